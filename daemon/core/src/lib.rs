@@ -1,2 +1,25 @@
+//! Evenkeel's decisions: what is granted, to whom, for how long, and when it moves.
+//!
+//! This crate names no clock, socket, thread, file or hash map: `no_std` makes that a compile error.
+//! Time comes in as a parameter, randomness not at all; the same calls give the same results.
+//! The daemon drives it through [`step`]; the simulated world in `tests` drives the same code.
+//!
+//! Seven floors, no circle; a file uses only floors below its own:
+//! `unit id cpuset` < `curve job node grant` < `lease clock balance allocate` < `command event converge`
+//! < `state` < `decide invariant` < `step`.
 #![no_std]
-//! Placeholder.
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod cpuset;
+pub mod id;
+pub mod unit;
+
+pub mod curve;
+pub mod grant;
+pub mod job;
+pub mod node;
+
+pub mod clock;
+pub mod lease;
