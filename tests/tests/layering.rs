@@ -42,7 +42,7 @@ const CORE_NEVER: &[(&str, &str)] = &[
 const FLOORS: &[&[&str]] = &[
     &["unit", "id", "cpuset"],
     &["curve", "job", "node", "grant"],
-    &["lease", "balance", "allocate"],
+    &["lease", "clock", "balance", "allocate"],
     &["command", "event", "converge"],
     &["state"],
     &["decide", "invariant"],

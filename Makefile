@@ -1,0 +1,78 @@
+# Evenkeel's commands. `make help` lists them; `make demo` and `make test` are all that a newcomer needs.
+#
+# Your environment is respected: RUSTC_WRAPPER, RUSTFLAGS, CARGO_TARGET_DIR, CARGO_BUILD_JOBS and so on.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+# The steps of a target come one after the other: cargo is parallel by itself, and logs stay readable.
+.NOTPARALLEL:
+.PHONY: help deps build demo test check fmt fmt-check clippy buf deny audit accept bench lint clean
+
+# What follows the command: `make demo ARGS="--seed 3"`, `make test ARGS="lease"`.
+ARGS ?=
+# Which lines of `make accept`: 1 to 7, or all.
+PART ?= all
+# `make LOCKED=--locked …` refuses to touch Cargo.lock. `.ci/run` does.
+LOCKED ?=
+
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+BINARIES := evenkeeld evenkeel-gpu evenkeel
+
+# No colours into a file or a pipe, unless the user asks for them.
+ifeq ($(CARGO_TERM_COLOR)$(MAKE_TERMOUT),)
+export CARGO_TERM_COLOR := never
+endif
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+deps: ## install what the build needs from the system (apt as root; else it says what)
+	@scripts/deps.sh
+
+build: deps ## build the daemon, the emulated GPU and the command line
+	cargo build --release $(LOCKED) $(BINARIES:%=--bin %)
+
+demo: build ## run the whole loop on an emulated GPU: under two minutes
+	@$(TARGET_DIR)/release/evenkeel demo $(ARGS)
+
+test: deps ## run the tests
+	@scripts/test.sh $(LOCKED) $(ARGS)
+
+check: fmt-check buf deny clippy test ## everything that CI runs
+
+fmt: ## format the code
+	cargo fmt --all
+
+fmt-check:
+	cargo fmt --all --check
+
+lint: clippy buf deny ## clippy, the wire, the dependencies
+
+# Warnings are errors here, not in the code: a newer compiler must not break a user's build.
+clippy: deps
+	cargo clippy --workspace --all-targets $(LOCKED) -- -D warnings
+
+buf:
+	@scripts/buf-lint.sh
+
+# Without the advisories, which need the network: `make audit`.
+deny:
+	@if cargo deny --version >/dev/null 2>&1; then \
+		cargo deny --log-level warn check bans licenses sources; \
+	else \
+		echo "cargo deny: skipped, since it is not installed (cargo install cargo-deny --locked)" >&2; \
+	fi
+
+audit: ## compare the dependencies with the published advisories (needs the network)
+	cargo deny --log-level warn check advisories
+
+accept: build ## measure the figures that were asked for: PART=1 to 7, or all
+	cargo run --release $(LOCKED) -p evenkeel-tests --bin accept -- --part $(PART) $(ARGS)
+
+bench: deps ## run the benchmarks
+	cargo bench $(LOCKED) -p evenkeel-bench $(ARGS)
+
+clean: ## remove what was built
+	cargo clean
+	rm -rf node_modules
