@@ -23,3 +23,7 @@ pub mod node;
 
 pub mod clock;
 pub mod lease;
+
+pub mod event;
+pub mod pool;
+pub mod state;

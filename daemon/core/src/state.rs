@@ -1,0 +1,474 @@
+//! The state of a node: what is durable (and equal to the ledger's tables) and what is not.
+//!
+//! Durable state changes only through [`Durable::evolve`]; every change goes through one of the `put_*`
+//! functions, which keep the pool's counts and write an undo journal. So a step that is not committed can be
+//! taken back exactly.
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::curve::{Profile, ProfileKey};
+use crate::event::Event;
+use crate::grant::{Ask, Member, Vector};
+use crate::id::{BodyHash, Fence, JobId, LeaseId, Name, RequestId};
+use crate::job::{Job, JobPhase, Slot};
+use crate::lease::{End, Lease, Phase};
+use crate::node::{Node, Unavailable};
+use crate::pool::{Owner, Pool};
+
+/// The answer that a request got, for the same request again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// Digest of the request's body.
+    pub body: BodyHash,
+    /// What it made.
+    pub effect: Effect,
+}
+
+/// What a request made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A lease.
+    Lease {
+        /// The lease.
+        id: LeaseId,
+        /// Its fence when it was granted.
+        fence: Fence,
+        /// How it ended, if it did; with the fence at its end.
+        end: Option<(End, Fence)>,
+    },
+    /// A job.
+    Job(JobId),
+}
+
+/// What the ledger's tables hold.
+#[derive(Clone, Debug)]
+pub struct Durable {
+    node: Node,
+    unavailable: Unavailable,
+    draining: bool,
+    leases: BTreeMap<LeaseId, Lease>,
+    requests: BTreeMap<(Name, RequestId), Remembered>,
+    jobs: BTreeMap<JobId, Job>,
+    profiles: BTreeMap<ProfileKey, Profile>,
+    next_lease: LeaseId,
+    next_job: JobId,
+    pool: Pool,
+    journal: Vec<Undo>,
+}
+
+/// What a change replaced.
+#[derive(Clone, Debug)]
+enum Undo {
+    Lease(LeaseId, Option<Box<Lease>>),
+    Request((Name, RequestId), Option<Remembered>),
+    Job(JobId, Option<Box<Job>>),
+    Profile(ProfileKey, Option<Box<Profile>>),
+    PopPoint(ProfileKey),
+    Node(Box<Node>),
+    Unavailable(Unavailable),
+    Draining(bool),
+    Next(LeaseId, JobId),
+}
+
+/// The parts of [`Durable`], as a ledger loads them.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Installed hardware.
+    pub node: Node,
+    /// Not available.
+    pub unavailable: Unavailable,
+    /// No grants.
+    pub draining: bool,
+    /// Live leases, the queue among them.
+    pub leases: Vec<Lease>,
+    /// Remembered answers.
+    pub requests: Vec<((Name, RequestId), Remembered)>,
+    /// Jobs that have not ended.
+    pub jobs: Vec<Job>,
+    /// Profiles.
+    pub profiles: Vec<Profile>,
+    /// The next lease's number.
+    pub next_lease: LeaseId,
+    /// The next job's number.
+    pub next_job: JobId,
+}
+
+impl Durable {
+    /// A node on which nothing has happened.
+    pub fn new(node: Node) -> Self {
+        Self::load(Parts {
+            node,
+            unavailable: Unavailable::default(),
+            draining: false,
+            leases: Vec::new(),
+            requests: Vec::new(),
+            jobs: Vec::new(),
+            profiles: Vec::new(),
+            next_lease: LeaseId(1),
+            next_job: JobId(1),
+        })
+    }
+    /// From what a ledger holds. Checks nothing: run [`crate::invariant::violations`] on it.
+    pub fn load(parts: Parts) -> Self {
+        let mut d = Self {
+            node: parts.node,
+            unavailable: parts.unavailable,
+            draining: parts.draining,
+            leases: BTreeMap::new(),
+            requests: parts.requests.into_iter().collect(),
+            jobs: BTreeMap::new(),
+            profiles: parts.profiles.into_iter().map(|p| (p.key.clone(), p)).collect(),
+            next_lease: parts.next_lease,
+            next_job: parts.next_job,
+            pool: Pool::default(),
+            journal: Vec::new(),
+        };
+        d.pool.reinstall(&d.node, &d.unavailable);
+        parts.leases.into_iter().for_each(|l| d.put_lease(l.id, Some(l)));
+        parts.jobs.into_iter().for_each(|j| d.put_job(j.id, Some(j)));
+        d.journal.clear();
+        d
+    }
+    /// What a ledger has to hold.
+    pub fn parts(&self) -> Parts {
+        Parts {
+            node: self.node.clone(),
+            unavailable: self.unavailable.clone(),
+            draining: self.draining,
+            leases: self.leases.values().cloned().collect(),
+            requests: self.requests.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+            jobs: self.jobs.values().cloned().collect(),
+            profiles: self.profiles.values().cloned().collect(),
+            next_lease: self.next_lease,
+            next_job: self.next_job,
+        }
+    }
+
+    /// Installed hardware.
+    pub const fn node(&self) -> &Node {
+        &self.node
+    }
+    /// Not available just now.
+    pub const fn unavailable(&self) -> &Unavailable {
+        &self.unavailable
+    }
+    /// Whether grants are stopped.
+    pub const fn draining(&self) -> bool {
+        self.draining
+    }
+    /// Live leases by id, the queue among them.
+    pub const fn leases(&self) -> &BTreeMap<LeaseId, Lease> {
+        &self.leases
+    }
+    /// Live jobs by id.
+    pub const fn jobs(&self) -> &BTreeMap<JobId, Job> {
+        &self.jobs
+    }
+    /// A tenant's live job by name.
+    pub fn job_named(&self, tenant: &Name, name: &Name) -> Option<&Job> {
+        self.jobs.values().find(|j| &j.tenant == tenant && &j.spec.name == name)
+    }
+    /// Profiles.
+    pub const fn profiles(&self) -> &BTreeMap<ProfileKey, Profile> {
+        &self.profiles
+    }
+    /// Remembered answers.
+    pub const fn requests(&self) -> &BTreeMap<(Name, RequestId), Remembered> {
+        &self.requests
+    }
+    /// The counts.
+    pub const fn pool(&self) -> &Pool {
+        &self.pool
+    }
+    /// The next lease's number.
+    pub const fn next_lease(&self) -> LeaseId {
+        self.next_lease
+    }
+    /// The next job's number.
+    pub const fn next_job(&self) -> JobId {
+        self.next_job
+    }
+
+    /// Forgets how to undo: what happened is committed.
+    pub fn commit(&mut self) {
+        self.journal.clear();
+    }
+    /// How many changes could be undone.
+    pub fn mark(&self) -> usize {
+        self.journal.len()
+    }
+    /// Takes back all changes since `mark`, newest first.
+    pub fn undo_to(&mut self, mark: usize) {
+        let changes = self.journal.split_off(mark.min(self.journal.len()));
+        for change in changes.into_iter().rev() {
+            match change {
+                Undo::Lease(id, old) => self.put_lease(id, old.map(|b| *b)),
+                Undo::Request(key, old) => self.put_request(key, old),
+                Undo::Job(id, old) => self.put_job(id, old.map(|b| *b)),
+                Undo::Profile(key, old) => self.put_profile(key, old.map(|b| *b)),
+                Undo::PopPoint(key) => {
+                    if let Some(p) = self.profiles.get_mut(&key) {
+                        p.points.pop();
+                    }
+                }
+                Undo::Node(old) => self.put_node(*old),
+                Undo::Unavailable(old) => self.put_unavailable(old),
+                Undo::Draining(old) => self.draining = old,
+                Undo::Next(lease, job) => (self.next_lease, self.next_job) = (lease, job),
+            }
+        }
+        self.journal.truncate(mark);
+    }
+
+    fn put_lease(&mut self, id: LeaseId, new: Option<Lease>) {
+        if let Some(l) = &new {
+            self.pool.add(Owner::Lease(id), &l.counted());
+        }
+        let old = match new {
+            Some(l) => self.leases.insert(id, l),
+            None => self.leases.remove(&id),
+        };
+        if let Some(l) = &old {
+            self.pool.remove(Owner::Lease(id), &l.counted());
+            // A core that stays is counted once: what was taken out above comes back in.
+            if let Some(new) = self.leases.get(&id) {
+                let stays = Vector { cores: new.counted().cores.intersection(&l.counted().cores), ..Vector::empty() };
+                self.pool.add(Owner::Lease(id), &stays);
+            }
+        }
+        self.journal.push(Undo::Lease(id, old.map(Box::new)));
+    }
+    fn put_job(&mut self, id: JobId, new: Option<Job>) {
+        let count = |pool: &mut Pool, job: &Job, add: bool| {
+            for (member, slot) in slots(job) {
+                match add {
+                    true => pool.add(Owner::Slot(member), &slot.unclaimed),
+                    false => pool.remove(Owner::Slot(member), &slot.unclaimed),
+                }
+            }
+        };
+        if let Some(old) = self.jobs.get(&id) {
+            count(&mut self.pool, old, false);
+        }
+        if let Some(new) = &new {
+            count(&mut self.pool, new, true);
+        }
+        let old = match new {
+            Some(j) => self.jobs.insert(id, j),
+            None => self.jobs.remove(&id),
+        };
+        self.journal.push(Undo::Job(id, old.map(Box::new)));
+    }
+    fn put_request(&mut self, key: (Name, RequestId), new: Option<Remembered>) {
+        let old = match new {
+            Some(r) => self.requests.insert(key.clone(), r),
+            None => self.requests.remove(&key),
+        };
+        self.journal.push(Undo::Request(key, old));
+    }
+    fn put_profile(&mut self, key: ProfileKey, new: Option<Profile>) {
+        let old = match new {
+            Some(p) => self.profiles.insert(key.clone(), p),
+            None => self.profiles.remove(&key),
+        };
+        self.journal.push(Undo::Profile(key, old.map(Box::new)));
+    }
+    fn put_node(&mut self, node: Node) {
+        let old = core::mem::replace(&mut self.node, node);
+        self.pool.reinstall(&self.node, &self.unavailable);
+        self.journal.push(Undo::Node(Box::new(old)));
+    }
+    fn put_unavailable(&mut self, unavailable: Unavailable) {
+        let old = core::mem::replace(&mut self.unavailable, unavailable);
+        self.pool.reinstall(&self.node, &self.unavailable);
+        self.journal.push(Undo::Unavailable(old));
+    }
+    fn advance_next(&mut self, lease: Option<LeaseId>, job: Option<JobId>) {
+        self.journal.push(Undo::Next(self.next_lease, self.next_job));
+        if let Some(LeaseId(n)) = lease {
+            self.next_lease = self.next_lease.max(LeaseId(n + 1));
+        }
+        if let Some(JobId(n)) = job {
+            self.next_job = self.next_job.max(JobId(n + 1));
+        }
+    }
+
+    /// Applies an event. Total: an event about something unknown changes nothing.
+    pub fn evolve(&mut self, event: &Event) {
+        match event {
+            Event::NodeInstalled { node } => self.put_node(node.clone()),
+            Event::UnavailableChanged { unavailable } => self.put_unavailable(unavailable.clone()),
+            Event::NodeDrained { draining } => {
+                self.journal.push(Undo::Draining(self.draining));
+                self.draining = *draining;
+            }
+            Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => self.enter(lease),
+            Event::LeaseEnded { id, fence, how, .. } => self.end(*id, *fence, *how),
+            Event::RequestsForgotten { requests } => {
+                requests.iter().for_each(|key| self.put_request(key.clone(), None));
+            }
+            Event::JobSubmitted { job } => {
+                let remembered = Remembered { body: job.body, effect: Effect::Job(job.id) };
+                self.put_request((job.tenant.clone(), job.request), Some(remembered));
+                self.advance_next(None, Some(job.id));
+                self.put_job(job.id, Some(job.clone()));
+            }
+            Event::JobEnded { id } => self.put_job(*id, None),
+            Event::TrialReported { key, point } => {
+                if let Some(p) = self.profiles.get_mut(key) {
+                    p.points.push(point.clone());
+                    self.journal.push(Undo::PopPoint(key.clone()));
+                } else {
+                    let profile = Profile { key: key.clone(), points: [point.clone()].into() };
+                    self.put_profile(key.clone(), Some(profile));
+                }
+            }
+            Event::ProfileImported { profile } => {
+                self.put_profile(profile.key.clone(), Some(profile.clone()));
+            }
+            other => self.evolve_existing(other),
+        }
+    }
+
+    /// Events that change one lease or one job that exists.
+    fn evolve_existing(&mut self, event: &Event) {
+        if let Some(mut lease) = event.lease().and_then(|id| self.leases.get(&id)).cloned() {
+            evolve_lease(&mut lease, event);
+            self.put_lease(lease.id, Some(lease));
+        }
+        if let Some(mut job) = event.job().and_then(|id| self.jobs.get(&id)).cloned() {
+            evolve_job(&mut job, event);
+            self.put_job(job.id, Some(job));
+        }
+    }
+
+    /// A lease enters, or leaves the queue: remembered, numbered, and in its slot.
+    fn enter(&mut self, lease: &Lease) {
+        let effect = Effect::Lease { id: lease.id, fence: lease.fence, end: None };
+        let key = (lease.tenant.clone(), lease.request);
+        self.put_request(key, Some(Remembered { body: lease.body, effect }));
+        self.advance_next(Some(lease.id), None);
+        if lease.phase != Phase::Queued {
+            self.with_slot(lease, |slot| *slot = Slot { lease: Some(lease.id), unclaimed: Vector::empty() });
+        }
+        self.put_lease(lease.id, Some(lease.clone()));
+    }
+    fn end(&mut self, id: LeaseId, fence: Fence, how: End) {
+        let Some(lease) = self.leases.get(&id).cloned() else { return };
+        let key = (lease.tenant.clone(), lease.request);
+        if let Some(mut r) = self.requests.get(&key).cloned()
+            && let Effect::Lease { end, .. } = &mut r.effect
+        {
+            *end = Some((how, fence));
+            self.put_request(key, Some(r));
+        }
+        self.with_slot(&lease, |slot| {
+            if slot.lease == Some(id) {
+                slot.lease = None;
+            }
+        });
+        self.put_lease(id, None);
+    }
+    fn with_slot(&mut self, lease: &Lease, change: impl FnOnce(&mut Slot)) {
+        let Ask::Stage(member) = lease.ask else { return };
+        let Some(mut job) = self.jobs.get(&member.job).cloned() else { return };
+        if let Some(slot) = slot_mut(&mut job, member) {
+            change(slot);
+            self.put_job(job.id, Some(job));
+        }
+    }
+}
+
+fn evolve_lease(lease: &mut Lease, event: &Event) {
+    match event {
+        Event::LeaseAttached { holder, fence, .. } => {
+            lease.fence = *fence;
+            lease.phase = Phase::Attached(holder.clone());
+        }
+        Event::LeaseActivated { .. } => {
+            let holder = lease.phase.holder().cloned();
+            lease.phase = Phase::Active { holder, verified: false };
+        }
+        Event::LeaseVerified { .. } => {
+            if let Phase::Active { verified, .. } = &mut lease.phase {
+                *verified = true;
+            }
+        }
+        Event::LeaseRetargeted { generation, target, .. } => {
+            lease.generation = *generation;
+            lease.target = target.clone();
+        }
+        Event::LeaseHeld { held, .. } => lease.held = held.clone(),
+        Event::LeaseDraining { fence, .. } => {
+            lease.fence = *fence;
+            if let Some(holder) = lease.phase.holder().cloned() {
+                lease.phase = Phase::Draining(holder);
+            }
+        }
+        Event::LeaseQuarantined { fence, cause, .. } => {
+            lease.fence = *fence;
+            if let Some(holder) = lease.phase.holder().cloned() {
+                lease.phase = Phase::Quarantined { holder, cause: *cause };
+            }
+        }
+        _ => {}
+    }
+}
+
+fn evolve_job(job: &mut Job, event: &Event) {
+    match event {
+        Event::JobAdmitted { plan, .. } => {
+            job.phase = JobPhase::Admitted;
+            job.slots = plan
+                .stages
+                .iter()
+                .map(|s| s.workers.iter().map(|v| Slot { lease: None, unclaimed: v.clone() }).collect())
+                .collect();
+            job.plan = Some(plan.clone());
+        }
+        Event::JobReplanned { plan, .. } => {
+            job.plan = Some(plan.clone());
+            job.moves += 1;
+        }
+        Event::JobRefitted { scale, learned, .. } => {
+            job.scale.clone_from(scale);
+            job.learned.clone_from(learned);
+        }
+        Event::JobUpdated { rebalance, policy, .. } => {
+            job.spec.rebalance = rebalance.clone();
+            job.spec.policy = *policy;
+        }
+        Event::SlotReserved { member, unclaimed } => {
+            if let Some(slot) = slot_mut(job, *member) {
+                slot.unclaimed = unclaimed.clone();
+            }
+        }
+        Event::JobParked { .. } => {
+            job.phase = JobPhase::Queued;
+            job.plan = None;
+            job.slots = Vec::new();
+        }
+        _ => {}
+    }
+}
+
+/// A job's slots with their members.
+pub fn slots(job: &Job) -> impl Iterator<Item = (Member, &Slot)> {
+    use crate::id::{StageId, WorkerId};
+    job.slots.iter().enumerate().flat_map(move |(s, workers)| {
+        workers.iter().enumerate().map(move |(w, slot)| {
+            let (stage, worker) = (StageId(s as u8), WorkerId(w as u32));
+            (Member { job: job.id, stage, worker }, slot)
+        })
+    })
+}
+
+/// A member's slot.
+pub fn slot(job: &Job, member: Member) -> Option<&Slot> {
+    job.slots.get(usize::from(member.stage.0))?.get(member.worker.0 as usize)
+}
+
+fn slot_mut(job: &mut Job, member: Member) -> Option<&mut Slot> {
+    job.slots.get_mut(usize::from(member.stage.0))?.get_mut(member.worker.0 as usize)
+}
