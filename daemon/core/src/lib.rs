@@ -21,6 +21,7 @@ pub mod grant;
 pub mod job;
 pub mod node;
 
+pub mod allocate;
 pub mod clock;
 pub mod lease;
 

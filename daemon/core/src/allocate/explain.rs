@@ -1,0 +1,217 @@
+//! Turns picks into a [`Solution`] that explains itself. No choices are made here.
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::options::ladder;
+use super::waterfill::{Pick, Search};
+use super::{Marginals, Problem, Share, Solution, finish};
+use crate::id::Name;
+use crate::job::{Policy, Role, SmMode};
+use crate::unit::{Bytes, Rate, Sms};
+
+/// The solution of a search: shares, caps, predictions, marginals, sentences.
+pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
+    let problem = search.problem;
+    let spare = finish::spare(search, &picks);
+    let rates = search.rates(&picks);
+    let (t_r, t_train, theta) = problem.combine(&rates);
+    let marginals = finish::marginals(search, theta);
+    let stages: Vec<Share> = picks
+        .iter()
+        .enumerate()
+        .map(|(i, p)| {
+            let (menu, stage) = (&search.menus.stages[i], &problem.stages[i]);
+            let row = &menu.rows[p.row];
+            let sms = Sms(menu.ladder[p.rung]);
+            let cap = match problem.sm_mode {
+                SmMode::Cap if menu.balanced => cap(problem, i, sms, spare),
+                _ => sms,
+            };
+            let rate = if stage.curve.is_some() {
+                Rate::clamped(rates[i])
+            } else {
+                Rate::ZERO
+            };
+            Share {
+                cores: row.cores,
+                sms,
+                cap,
+                memory: Bytes(row.memory),
+                batch: row.batch,
+                rate,
+            }
+        })
+        .collect();
+    let mut solution = Solution {
+        stages,
+        t_r: Rate::clamped(t_r),
+        t_train: Rate::clamped(t_train),
+        theta: Rate::clamped(theta),
+        binding: problem.binding(&rates),
+        marginals,
+        why: Vec::new(),
+        by: by(problem),
+        evaluations: search.evaluations,
+        exact: search.exact,
+    };
+    solution.why = sentences(problem, &solution, spare);
+    solution
+}
+
+/// In `cap` each stage may also use the SMs that nobody is promised.
+fn cap(problem: &Problem, i: usize, sms: Sms, spare: u32) -> Sms {
+    let stage = &problem.stages[i];
+    let most = Sms(sms.0.saturating_add(spare))
+        .min(stage.sms.1)
+        .min(problem.supply.sms);
+    let k = stage.workers_per_gpu(problem.supply.gpus);
+    ladder(
+        &problem.supply.enforceable,
+        k,
+        stage.synchronous,
+        (sms, most),
+    )
+    .pop()
+    .unwrap_or(sms)
+}
+
+fn by(problem: &Problem) -> Name {
+    let fixed = problem
+        .stages
+        .iter()
+        .all(|s| s.cores.0 == s.cores.1 && s.sms.0 == s.sms.1);
+    let measured = problem.stages.iter().any(|s| s.curve.is_some());
+    let name = match (measured, fixed, problem.policy) {
+        (false, true, _) => "declared",
+        (false, false, _) => "even",
+        (true, _, Policy::Waterfill) => "waterfill",
+        (true, _, Policy::Ebrl) => "ebrl",
+    };
+    #[expect(clippy::expect_used, reason = "constants of this function")]
+    Name::new(name).expect("a policy's name is a name")
+}
+
+fn share(name: &Name, s: &Share) -> String {
+    let cores = if s.cores == 1 {
+        "1 core"
+    } else {
+        &format!("{} cores", s.cores)
+    };
+    let gpu = if s.sms > Sms(0) {
+        format!(", {}", s.sms)
+    } else {
+        String::new()
+    };
+    format!("{name} ({cores}{gpu}, batch {})", s.batch)
+}
+
+fn sentences(problem: &Problem, solution: &Solution, spare: u32) -> Vec<String> {
+    let mut why = Vec::new();
+    let balanced: Vec<usize> = (0..problem.stages.len())
+        .filter(|i| problem.balanced(*i))
+        .collect();
+    if balanced.is_empty() {
+        why.push(match solution.by.as_str() {
+            "declared" => "Nothing to choose: every stage declares exactly what it gets.".into(),
+            _ => {
+                "No stage was measured yet: cores and SMs are split evenly as a first guess.".into()
+            }
+        });
+    } else {
+        binding(problem, solution, &mut why);
+        why.push(marginals(&solution.marginals, solution.theta));
+    }
+    for (stage, given) in problem.stages.iter().zip(&solution.stages) {
+        if stage.curve.is_none() && !balanced.is_empty() {
+            why.push(format!(
+                "{} was not measured: it has an even share until it is.",
+                share(&stage.name, given)
+            ));
+        }
+        if stage.curve.is_some() && (stage.scale - 1.0).abs() > 0.005 {
+            why.push(format!(
+                "{} runs live at {:.2} times its profile; its curve is scaled.",
+                stage.name, stage.scale
+            ));
+        }
+        if stage.learned > 0 {
+            why.push(format!(
+                "{}'s curve holds {} live points.",
+                stage.name, stage.learned
+            ));
+        }
+    }
+    if spare > 0 && problem.sm_mode == SmMode::Reserve {
+        why.push(format!(
+            "{} stay idle: no stage may take them, or no enforceable share is that small.",
+            Sms(spare)
+        ));
+    }
+    if !balanced.is_empty() {
+        match problem.eta {
+            Some(eta) => why.push(format!(
+                "The rollout's stages overlap at {:.0} % as measured.",
+                eta * 100.0
+            )),
+            None => why.push(
+                "The overlap of the rollout's stages was not measured: taken as perfect.".into(),
+            ),
+        }
+        if problem.kappa.is_none() {
+            why.push("Interference between stages was not measured: taken as none.".into());
+        }
+    }
+    if !solution.exact {
+        why.push("The search reached its limit: this split is good, perhaps not the best.".into());
+    }
+    why
+}
+
+fn binding(problem: &Problem, solution: &Solution, why: &mut Vec<String>) {
+    let at = usize::from(solution.binding.0);
+    let (stage, given) = (&problem.stages[at], &solution.stages[at]);
+    why.push(format!(
+        "{} binds: it does {}.",
+        share(&stage.name, given),
+        given.rate
+    ));
+    let side = |r: Role| {
+        if r.is_rollout() {
+            "rollout"
+        } else {
+            "training"
+        }
+    };
+    let has = |rollout: bool| {
+        (0..problem.stages.len())
+            .any(|i| problem.balanced(i) && problem.stages[i].role.is_rollout() == rollout)
+    };
+    if has(true) && has(false) {
+        why.push(format!(
+            "The rollout does {}, training {}; the {} side is the slower one.",
+            solution.t_r,
+            solution.t_train,
+            side(stage.role)
+        ));
+    }
+}
+
+fn marginals(m: &Marginals, theta: Rate) -> String {
+    let gain = |v: f64| {
+        if v <= 0.0 {
+            String::from("nothing")
+        } else if theta > Rate::ZERO {
+            format!("{} (+{:.1} %)", Rate::clamped(v), 100.0 * v / theta.get())
+        } else {
+            format!("{}", Rate::clamped(v))
+        }
+    };
+    format!(
+        "One more core would bring {}, {} more {}, one more GiB {}.",
+        gain(m.core),
+        m.granule,
+        gain(m.sms),
+        gain(m.gib)
+    )
+}

@@ -1,0 +1,144 @@
+//! From a job and its profiles to a [`Problem`], and the whole way from a job to a plan in one call.
+use alloc::vec::Vec;
+
+use super::place::{Room, choose_gpus, place, supply_for};
+use super::{Infeasible, Problem, Shortage, Solution, Stage, Supply, solve};
+use crate::curve::{Curve, Point, Profile};
+use crate::job::{JobSpec, Plan};
+use crate::node::Node;
+
+/// What is known about a job beside its declaration. All slices are by stage; shorter ones count as unknown.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// As declared.
+    pub spec: &'a JobSpec,
+    /// Profiles measured by `calibrate` on this kind of GPU.
+    pub profiles: &'a [Option<&'a Profile>],
+    /// Live ÷ profiled rate (`Job::scale`).
+    pub scale: &'a [f64],
+    /// Points measured live (`Job::learned`).
+    pub learned: &'a [Vec<Point>],
+    /// Measured efficiency of the rollout's overlap.
+    pub eta: Option<f64>,
+    /// Measured interference.
+    pub kappa: Option<&'a [Vec<f64>]>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Nothing known but the declaration.
+    pub const fn declared(spec: &'a JobSpec) -> Self {
+        Self {
+            spec,
+            profiles: &[],
+            scale: &[],
+            learned: &[],
+            eta: None,
+            kappa: None,
+        }
+    }
+}
+
+/// Why a job and its profiles make no problem.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum BadProblem {
+    /// The refit factor of a stage is not a positive number.
+    #[error("the refit factor of stage {stage} is {factor}; it must be finite and above zero")]
+    Scale {
+        /// The stage's index.
+        stage: usize,
+        /// The factor.
+        factor: f64,
+    },
+    /// The job has no stages, or too many.
+    #[error("a job has 1 to {} stages; this one has {has}", crate::job::STAGES_MAX)]
+    Stages {
+        /// How many it has.
+        has: usize,
+    },
+}
+
+/// Why a job gets no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// The inputs contradict themselves.
+    #[error(transparent)]
+    Problem(#[from] BadProblem),
+    /// No split fits.
+    #[error(transparent)]
+    Split(#[from] Infeasible),
+    /// The split does not fit on this node's cores and GPUs.
+    #[error(transparent)]
+    Place(#[from] Shortage),
+}
+
+impl Refusal {
+    /// What is short, where that is the reason.
+    pub const fn shortage(&self) -> Option<&Shortage> {
+        match self {
+            Self::Place(s) | Self::Split(Infeasible::Short(s)) => Some(s),
+            _ => None,
+        }
+    }
+}
+
+/// The allocation problem of a job on a supply. A stage without a usable profile or learned point has no curve:
+/// it gets an even share, labelled as a guess.
+pub fn problem_for(inputs: &Inputs<'_>, supply: Supply) -> Result<Problem, BadProblem> {
+    let spec = inputs.spec;
+    if spec.stages.is_empty() || spec.stages.len() > crate::job::STAGES_MAX {
+        return Err(BadProblem::Stages {
+            has: spec.stages.len(),
+        });
+    }
+    let mut stages = Vec::with_capacity(spec.stages.len());
+    for (i, s) in spec.stages.iter().enumerate() {
+        let scale = inputs.scale.get(i).copied().unwrap_or(1.0);
+        if !(scale.is_finite() && scale > 0.0) {
+            return Err(BadProblem::Scale {
+                stage: i,
+                factor: scale,
+            });
+        }
+        let profile = inputs.profiles.get(i).copied().flatten();
+        let points = profile.map_or(&[][..], |p| &p.points);
+        let learned = inputs.learned.get(i).map_or(&[][..], |l| l);
+        stages.push(Stage {
+            name: s.name.clone(),
+            role: s.role,
+            workers: s.workers,
+            cores: s.cores,
+            sms: s.sms,
+            batches: s.batches.clone(),
+            memory: s.memory,
+            synchronous: s.synchronous,
+            curve: Curve::fit(points, learned, scale, s.workers),
+            scale,
+            learned: learned.len(),
+        });
+    }
+    Ok(Problem {
+        supply,
+        stages,
+        groups: spec.groups,
+        eta: inputs.eta,
+        kappa: inputs.kappa.map(<[_]>::to_vec),
+        sm_mode: spec.sm_mode,
+        policy: spec.policy,
+    })
+}
+
+/// From a job to a placed plan: GPUs, supply, problem, split, cores. `room` is what the job may use, its present
+/// holdings included. The previous plan keeps what can be kept.
+pub fn plan(
+    inputs: &Inputs<'_>,
+    node: &Node,
+    room: &Room,
+    previous: Option<&Plan>,
+) -> Result<(Plan, Solution), Refusal> {
+    let gpus = choose_gpus(inputs.spec, node, room, previous)?;
+    let problem = problem_for(inputs, supply_for(node, room, &gpus))?;
+    let before = previous.map(Solution::of_plan);
+    let solution = solve(&problem, before.as_ref())?;
+    let plan = place(inputs.spec, &solution, node, room, &gpus, previous)?;
+    Ok((plan, solution))
+}

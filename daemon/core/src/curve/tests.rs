@@ -1,0 +1,1 @@
+//! Curves: what a fit says at, between and beyond its points.
