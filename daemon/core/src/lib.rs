@@ -22,6 +22,7 @@ pub mod job;
 pub mod node;
 
 pub mod allocate;
+pub mod balance;
 pub mod clock;
 pub mod lease;
 

@@ -1,0 +1,400 @@
+//! Watching a running job: what its workers report, the throughput of both sides, and when their gap matters.
+//!
+//! Volatile: nothing here is in the ledger; after a restart it fills again within a few windows. It judges
+//! nothing: it says *that* the sides have drifted apart ([`Verdict`]); whether a move pays is
+//! `decide::rebalance`. The state holds one [`Watch`] for each job, ingests reports and polls it.
+//!
+//! Rates count busy time only, so that waiting for the other side does not hide an imbalance: with a staleness
+//! bound both sides do the same units per wall second.
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{StageId, WorkerId};
+use crate::job::{JobSpec, Plan};
+use crate::unit::{Bytes, Rate, Sms, Time};
+
+mod detect;
+mod refit;
+mod report;
+mod window;
+
+pub use detect::{Alarm, Side};
+pub use refit::{LEARNED_MAX, OFF_PREDICTION, Refit, refit};
+pub use report::{
+    AGE_MAX_US, BATCH_MAX, BUSY_MAX, BadReport, Busy, LANES_MAX, Report, STEPS_MAX, StepReport,
+    UNITS_MAX,
+};
+pub use window::{StageMeasure, Window};
+
+use detect::Alarmist;
+use window::Windows;
+
+/// Windows over which rates are smoothed, by their median.
+pub const SMOOTH: usize = 5;
+/// A stay is judged again once the signed gap has moved by this much from the judged one.
+pub const REARM_GAP: f64 = 0.05;
+/// Reasons kept for `top`.
+const REASONS_MAX: usize = 5;
+
+/// What a poll needs to know about the job just now.
+#[derive(Clone, Copy, Debug)]
+pub struct JobContext<'a> {
+    /// As declared.
+    pub spec: &'a JobSpec,
+    /// The split in force.
+    pub plan: &'a Plan,
+    /// No resize of this job is under way. While one is, what arrives is thrown away: it belongs to no split.
+    pub settled: bool,
+    /// What is free beside the job: a stay is judged again when it changes.
+    pub free: Free,
+    /// Measured efficiency of the rollout's overlap; none: 1.
+    pub eta: Option<f64>,
+}
+
+/// What is free beside a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Free {
+    /// Whole cores.
+    pub cores: u32,
+    /// SMs on each of the job's GPUs (the least).
+    pub sms: Sms,
+    /// Bytes on each of the job's GPUs (the least).
+    pub memory: Bytes,
+}
+
+/// A job's throughput as measured, smoothed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// By stage; none for a stage that reports nothing.
+    pub stages: Vec<Option<StageMeasure>>,
+    /// Rollout throughput, discarded units taken off.
+    pub t_r: Rate,
+    /// Training throughput.
+    pub t_train: Rate,
+    /// Share of the rollout's units that were consumed, 0 to 1.
+    pub yielded: f64,
+    /// Windows that are in it.
+    pub windows: u32,
+}
+
+impl Measured {
+    /// The gap, `1 − min/max`, 0 to 1.
+    pub fn gap(&self) -> f64 {
+        crate::unit::gap(self.t_r, self.t_train)
+    }
+    /// The slower side.
+    pub fn slower(&self) -> Side {
+        if self.t_r < self.t_train {
+            Side::Rollout
+        } else {
+            Side::Training
+        }
+    }
+    /// The gap with a sign: positive while the rollout is slower.
+    pub fn signed_gap(&self) -> f64 {
+        match self.slower() {
+            Side::Rollout => self.gap(),
+            Side::Training => -self.gap(),
+        }
+    }
+}
+
+/// Why a job is looked at now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trigger {
+    /// First refit after the start.
+    Start,
+    /// The refit after a move that a detector caused.
+    AfterMove,
+    /// The refit after a move that a refit caused: it rescales, and moves nothing, so that a chain ends.
+    AfterRefit,
+    /// The detector fired.
+    Detector,
+}
+
+/// What a poll says: the controller should look at this job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// Why.
+    pub trigger: Trigger,
+    /// What was measured.
+    pub measured: Measured,
+    /// A sentence for a person.
+    pub why: String,
+}
+
+/// Why shares did not move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StayReason {
+    /// The job's shares are frozen.
+    Disabled,
+    /// A refit that only corrects the curves.
+    OnlyRefit,
+    /// Both sides are close together after a refit; nothing to correct.
+    Balanced,
+    /// The split in force is the best one.
+    AlreadyBest,
+    /// There is a better one, by less than is worth a move.
+    GainTooSmall,
+    /// The gain would not pay for the pause within the horizon.
+    DoesNotPay,
+    /// No split fits just now.
+    NoSplit,
+    /// Too little was measured.
+    NotMeasured,
+}
+
+/// One decision that was taken about the job, for `top` and `explain`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Remark {
+    /// Windows closed when it was taken.
+    pub window: u64,
+    /// None: the shares moved.
+    pub stayed: Option<StayReason>,
+    /// In words.
+    pub detail: String,
+}
+
+/// What `top` shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    /// Smoothed; none before the first window.
+    pub measured: Option<Measured>,
+    /// The last window as it was.
+    pub last: Option<Window>,
+    /// Windows closed with data since the job started.
+    pub windows: u64,
+    /// Windows since the start or the last move.
+    pub since_move: u32,
+    /// Windows in which nothing is judged yet.
+    pub cooldown: u32,
+    /// The detector's counter: windows of the streak, or the sum in log units.
+    pub alarm: Alarm,
+    /// A stay was decided and nothing has changed since.
+    pub held: bool,
+    /// The newest decisions, oldest first.
+    pub remarks: Vec<Remark>,
+}
+
+/// Watches one job. Volatile.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    /// Declared workers by stage: a report from anybody else is refused, which also bounds what is kept.
+    workers: Vec<u32>,
+    windows: Windows,
+    alarm: Alarmist,
+    recent: VecDeque<Window>,
+    closed: u64,
+    since_move: u32,
+    cooldown: u32,
+    origin: Origin,
+    refitted: bool,
+    judged: Option<(f64, Free)>,
+    remarks: VecDeque<Remark>,
+}
+
+/// What brought the split in force about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Origin {
+    #[default]
+    Start,
+    Detector,
+    Refit,
+}
+
+impl Watch {
+    /// A job that has just started (or a daemon that has).
+    pub fn new(spec: &JobSpec) -> Self {
+        Self {
+            workers: spec.stages.iter().map(|s| s.workers).collect(),
+            windows: Windows::default(),
+            alarm: Alarmist::default(),
+            recent: VecDeque::new(),
+            closed: 0,
+            since_move: 0,
+            cooldown: 0,
+            origin: Origin::default(),
+            refitted: false,
+            judged: None,
+            remarks: VecDeque::new(),
+        }
+    }
+
+    /// Takes a report in. Refuses what cannot be true; a refused report changes nothing.
+    pub fn ingest(&mut self, report: &Report) -> Result<(), BadReport> {
+        let (stage, worker) = (report.stage, report.worker);
+        if self
+            .workers
+            .get(usize::from(stage.0))
+            .is_none_or(|n| worker.0 >= *n)
+        {
+            return Err(BadReport::Unknown { stage, worker });
+        }
+        report.check()?;
+        self.windows.ingest(report);
+        Ok(())
+    }
+
+    /// Forgets a worker: it has restarted, or another process holds its lease. Its next report starts anew.
+    pub fn forget(&mut self, stage: StageId, worker: WorkerId) {
+        self.windows.forget(stage, worker);
+    }
+
+    /// Closes a window if it is complete, and says whether the controller should look at the job. Call it after
+    /// each report; at most one verdict per window.
+    pub fn poll(&mut self, ctx: &JobContext<'_>) -> Option<Verdict> {
+        if !ctx.settled {
+            self.windows.discard();
+            return None;
+        }
+        let window = self.windows.close(ctx)?;
+        self.closed += 1;
+        self.since_move = self.since_move.saturating_add(1);
+        self.alarm_on(&window, ctx);
+        self.recent.push_back(window);
+        let keep = SMOOTH
+            .max(ctx.spec.rebalance.refit_windows as usize)
+            .min(window::KEEP_MAX);
+        while self.recent.len() > keep {
+            self.recent.pop_front();
+        }
+        if self.cooldown > 0 {
+            self.cooldown -= 1;
+            self.alarm.reset();
+        }
+        self.verdict(ctx)
+    }
+
+    /// Feeds the detector: the streak with smoothed throughputs, the sum with the window's own.
+    fn alarm_on(&mut self, window: &Window, ctx: &JobContext<'_>) {
+        let mut smoothed: Vec<&Window> = self.recent.iter().rev().take(SMOOTH - 1).collect();
+        smoothed.insert(0, window);
+        let (t_r, t_train) = window::medians(&smoothed);
+        self.alarm.observe(
+            &ctx.spec.rebalance.detector,
+            (t_r, t_train),
+            window,
+            ctx.plan,
+        );
+    }
+
+    fn verdict(&mut self, ctx: &JobContext<'_>) -> Option<Verdict> {
+        let rebalance = &ctx.spec.rebalance;
+        if !self.refitted && rebalance.refit_windows > 0 {
+            if self.since_move < rebalance.refit_windows {
+                return None; // the detector's counter runs, but the curves are not trusted before the refit
+            }
+            let trigger = match self.origin {
+                Origin::Start => Trigger::Start,
+                Origin::Detector => Trigger::AfterMove,
+                Origin::Refit => Trigger::AfterRefit,
+            };
+            let measured = self.measured(rebalance.refit_windows as usize)?;
+            let why = alloc::format!(
+                "{} windows measured since {}: the curves are refitted from co-running rates.",
+                self.since_move,
+                if trigger == Trigger::Start {
+                    "the start"
+                } else {
+                    "the move"
+                }
+            );
+            return Some(Verdict {
+                trigger,
+                measured,
+                why,
+            });
+        }
+        if self.cooldown > 0 || !self.alarm.fires(&rebalance.detector) {
+            return None;
+        }
+        let measured = self.measured(SMOOTH)?;
+        let moved = |(gap, free): &(f64, Free)| {
+            libm::fabs(measured.signed_gap() - gap) >= REARM_GAP || *free != ctx.free
+        };
+        if !self.judged.as_ref().is_none_or(moved) {
+            return None;
+        }
+        let why = self.alarm.sentence(&rebalance.detector, &measured);
+        Some(Verdict {
+            trigger: Trigger::Detector,
+            measured,
+            why,
+        })
+    }
+
+    /// The curves were refitted (event committed): the detector starts from the new prediction.
+    pub fn refitted(&mut self) {
+        self.refitted = true;
+        self.alarm.reset();
+    }
+
+    /// The controller looked and the shares stay: quiet until the gap moves or free resources change.
+    pub fn stayed(&mut self, verdict: &Verdict, free: Free, reason: StayReason, detail: String) {
+        if verdict.trigger == Trigger::Detector {
+            self.judged = Some((verdict.measured.signed_gap(), free));
+        }
+        self.refitted();
+        self.remark(Some(reason), detail);
+    }
+
+    /// The shares move: everything measured so far belongs to the old split.
+    pub fn moved(&mut self, verdict: &Verdict, cooldown_windows: u32, detail: String) {
+        self.origin = match verdict.trigger {
+            Trigger::Detector => Origin::Detector,
+            _ => Origin::Refit,
+        };
+        self.windows.discard();
+        self.recent.clear();
+        self.alarm.reset();
+        self.judged = None;
+        self.refitted = false;
+        self.since_move = 0;
+        self.cooldown = cooldown_windows;
+        self.remark(None, detail);
+    }
+
+    fn remark(&mut self, stayed: Option<StayReason>, detail: String) {
+        if self.remarks.len() == REASONS_MAX {
+            self.remarks.pop_front();
+        }
+        self.remarks.push_back(Remark {
+            window: self.closed,
+            stayed,
+            detail,
+        });
+    }
+
+    /// Smoothed over the newest `n` windows; none before the first.
+    pub fn measured(&self, n: usize) -> Option<Measured> {
+        let newest: Vec<&Window> = self.recent.iter().rev().take(n.max(1)).collect();
+        window::smooth(&newest)
+    }
+
+    /// What `top` shows.
+    pub fn view(&self) -> View {
+        View {
+            measured: self.measured(SMOOTH),
+            last: self.recent.back().cloned(),
+            windows: self.closed,
+            since_move: self.since_move,
+            cooldown: self.cooldown,
+            alarm: self.alarm.level(),
+            held: self.judged.is_some(),
+            remarks: self.remarks.iter().cloned().collect(),
+        }
+    }
+
+    /// When the last report came in.
+    pub const fn last_report(&self) -> Option<Time> {
+        self.windows.last_report()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! Windows, detectors and refits, by example.
