@@ -25,3 +25,22 @@ pub const MAX_WIDTH_BLOCKS: u32 = i32::MAX as u32;
 /// Bytes of one message, either way. It holds the largest submission and the fullest client list, and is well below
 /// the kernel's default socket buffer (208 KiB), so that a whole message always fits.
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+
+/// Bytes of a role's name: enough for "job/stage/index", little enough for a full client list in one message.
+pub const MAX_ROLE_BYTES: usize = 64;
+
+/// Bytes of a GPU's name in a specification.
+pub const MAX_NAME_BYTES: usize = 64;
+
+/// Connections to one GPU: its contexts, as many that were ended and have not hung up yet, and administrators.
+pub const MAX_CONNECTIONS: usize = 2 * MAX_CLIENTS + 32;
+
+/// GPUs of one device process: the largest server sold has 16.
+pub const MAX_GPUS: usize = 16;
+
+/// Messages read from one connection before the others have their turn.
+pub const READ_BUDGET: usize = 32;
+
+/// How far before its arrival a submission may say that it was submitted. It covers the stalls of a busy machine
+/// (4–10 ms were measured with two hogs a core), and bounds what a wrong clock can gain.
+pub const MAX_BACKDATE_NS: u64 = 50_000_000;

@@ -123,6 +123,16 @@ impl GpuSpec {
         }
     }
 
+    /// The same GPU with another number of SMs: what one SM does stays, so the peak follows; memory stays as it is.
+    pub fn with_sms(self, sms: u32) -> Self {
+        let peak = u128::from(self.flops_per_s) * u128::from(sms) / u128::from(self.sms.max(1));
+        Self {
+            flops_per_s: u64::try_from(peak).unwrap_or(u64::MAX),
+            sms,
+            ..self
+        }
+    }
+
     /// Checks that the figures describe a GPU.
     ///
     /// # Errors
