@@ -149,6 +149,12 @@ fn sentences(problem: &Problem, solution: &Solution, spare: u32) -> Vec<String> 
         ));
     }
     if !balanced.is_empty() {
+        if problem.yielded < 0.995 {
+            why.push(format!(
+                "Training consumes {:.0} % of the rollout's units; the rest is stale or filtered.",
+                problem.yielded * 100.0
+            ));
+        }
         match problem.eta {
             Some(eta) => why.push(format!(
                 "The rollout's stages overlap at {:.0} % as measured.",

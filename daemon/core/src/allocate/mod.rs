@@ -77,6 +77,8 @@ pub struct Problem {
     pub groups: u32,
     /// Efficiency of the overlap, in (0, 1], as measured. None: taken as 1, and said so.
     pub eta: Option<f64>,
+    /// Share of the rollout's units that training consumes, in (0, 1]; 1 until measured.
+    pub yielded: f64,
     /// Slow-down of stage i by a busy stage j: `T_i = T_i alone / (1 + Σ_j κ_ij)`, all stages taken as busy all
     /// the time. None: taken as 0, and said so.
     pub kappa: Option<Vec<Vec<f64>>>,
@@ -256,8 +258,8 @@ impl Problem {
             .is_some_and(|s| s.role != Role::Other && s.curve.is_some())
     }
 
-    /// Job throughput from the stages' rates: `(T_r, T_train, Θ)`. `T_r = η · min` over rollout stages, or
-    /// `η / Σ 1/T` where one group runs them in turn; a missing side takes the other's value.
+    /// Job throughput from the stages' rates: `(T_r, T_train, Θ)`. `T_r = η · yield · min` over rollout stages, or
+    /// `η · yield / Σ 1/T` where one group runs them in turn; a missing side takes the other's value.
     pub fn combine(&self, rates: &[f64]) -> (f64, f64, f64) {
         let of = |rollout: bool| {
             self.stages
@@ -266,7 +268,7 @@ impl Problem {
                 .enumerate()
                 .filter(move |(i, (s, _))| self.balanced(*i) && s.role.is_rollout() == rollout)
         };
-        let eta = self.eta.unwrap_or(1.0);
+        let eta = self.rollout_factor();
         let rollout = if self.groups == 1 {
             let (n, sum) = of(true).fold((0, 0.0), |(n, sum), (_, (_, r))| (n + 1, sum + 1.0 / r));
             (n > 0).then(|| eta / sum)
@@ -296,10 +298,15 @@ impl Problem {
         StageId(u8::try_from(at.unwrap_or(0)).unwrap_or(u8::MAX))
     }
 
-    /// A stage's rate as it counts towards Θ when it binds alone: rollout stages times η.
+    /// What the rollout's own throughput is multiplied by: overlap times yield.
+    pub(crate) fn rollout_factor(&self) -> f64 {
+        self.eta.unwrap_or(1.0) * self.yielded
+    }
+
+    /// A stage's rate as it counts towards Θ when it binds alone: rollout stages times overlap and yield.
     pub(crate) fn weighted(&self, stage: usize, rate: f64) -> f64 {
         if self.stages[stage].role.is_rollout() {
-            self.eta.unwrap_or(1.0) * rate
+            self.rollout_factor() * rate
         } else {
             rate
         }

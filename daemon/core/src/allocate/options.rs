@@ -141,6 +141,9 @@ fn check(problem: &Problem) -> Result<(), Infeasible> {
     if problem.eta.is_some_and(|eta| !(eta > 0.0 && eta <= 1.0)) {
         return bad("the efficiency of the overlap is not above 0 and at most 1");
     }
+    if !(problem.yielded > 0.0 && problem.yielded <= 1.0) {
+        return bad("the share of consumed units is not above 0 and at most 1");
+    }
     if problem.supply.enforceable.windows(2).any(|w| w[0] >= w[1]) {
         return bad("the enforceable SM counts do not ascend");
     }

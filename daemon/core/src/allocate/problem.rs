@@ -20,6 +20,8 @@ pub struct Inputs<'a> {
     pub learned: &'a [Vec<Point>],
     /// Measured efficiency of the rollout's overlap.
     pub eta: Option<f64>,
+    /// Measured share of the rollout's units that training consumes; none: all.
+    pub yielded: Option<f64>,
     /// Measured interference.
     pub kappa: Option<&'a [Vec<f64>]>,
 }
@@ -33,6 +35,7 @@ impl<'a> Inputs<'a> {
             scale: &[],
             learned: &[],
             eta: None,
+            yielded: None,
             kappa: None,
         }
     }
@@ -121,6 +124,7 @@ pub fn problem_for(inputs: &Inputs<'_>, supply: Supply) -> Result<Problem, BadPr
         stages,
         groups: spec.groups,
         eta: inputs.eta,
+        yielded: inputs.yielded.unwrap_or(1.0),
         kappa: inputs.kappa.map(<[_]>::to_vec),
         sm_mode: spec.sm_mode,
         policy: spec.policy,

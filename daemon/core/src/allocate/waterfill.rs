@@ -296,7 +296,7 @@ impl Descent<'_> {
             .enumerate()
             .filter(|(j, _)| self.menus[*j].balanced && self.problem.stages[*j].role.is_rollout())
             .fold(0.0, |sum, (_, r)| sum + 1.0 / r);
-        self.problem.eta.unwrap_or(1.0) / sum
+        self.problem.rollout_factor() / sum
     }
 
     fn reaches_together(&self) -> bool {

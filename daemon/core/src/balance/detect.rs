@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Measured;
 use super::window::Window;
-use crate::job::{Detector, Plan};
+use crate::job::Detector;
 use crate::unit::{Rate, gap};
 
 /// A side of the balance.
@@ -48,7 +48,7 @@ impl Alarmist {
         detector: &Detector,
         smoothed: (Rate, Rate),
         window: &Window,
-        plan: &Plan,
+        planned: (Rate, Rate),
     ) {
         match *detector {
             Detector::Streak { gap: threshold, .. } => {
@@ -69,7 +69,7 @@ impl Alarmist {
             Detector::Cusum { slack, .. } => {
                 let (Some(now), Some(planned)) = (
                     log_ratio(window.t_r, window.t_train),
-                    log_ratio(plan.t_r, plan.t_train),
+                    log_ratio(planned.0, planned.1),
                 ) else {
                     return;
                 };

@@ -195,6 +195,10 @@ pub struct Watch {
     origin: Origin,
     refitted: bool,
     judged: Option<(f64, Free)>,
+    /// The newest verdict; kept until the controller says what came of it.
+    pending: Option<(Trigger, Measured)>,
+    /// What the sides should do since the last refit; before it, what the plan predicts.
+    expected: Option<(Rate, Rate)>,
     remarks: VecDeque<Remark>,
 }
 
@@ -203,7 +207,8 @@ pub struct Watch {
 enum Origin {
     #[default]
     Start,
-    Detector,
+    /// The detector, or a person.
+    Move,
     Refit,
 }
 
@@ -221,6 +226,8 @@ impl Watch {
             origin: Origin::default(),
             refitted: false,
             judged: None,
+            pending: None,
+            expected: None,
             remarks: VecDeque::new(),
         }
     }
@@ -267,7 +274,9 @@ impl Watch {
             self.cooldown -= 1;
             self.alarm.reset();
         }
-        self.verdict(ctx)
+        let verdict = self.verdict(ctx);
+        self.pending = verdict.as_ref().map(|v| (v.trigger, v.measured.clone()));
+        verdict
     }
 
     /// Feeds the detector: the streak with smoothed throughputs, the sum with the window's own.
@@ -275,12 +284,8 @@ impl Watch {
         let mut smoothed: Vec<&Window> = self.recent.iter().rev().take(SMOOTH - 1).collect();
         smoothed.insert(0, window);
         let (t_r, t_train) = window::medians(&smoothed);
-        self.alarm.observe(
-            &ctx.spec.rebalance.detector,
-            (t_r, t_train),
-            window,
-            ctx.plan,
-        );
+        let planned = self.expected.unwrap_or((ctx.plan.t_r, ctx.plan.t_train));
+        self.alarm.observe(&ctx.spec.rebalance.detector, (t_r, t_train), window, planned);
     }
 
     fn verdict(&mut self, ctx: &JobContext<'_>) -> Option<Verdict> {
@@ -291,7 +296,7 @@ impl Watch {
             }
             let trigger = match self.origin {
                 Origin::Start => Trigger::Start,
-                Origin::Detector => Trigger::AfterMove,
+                Origin::Move => Trigger::AfterMove,
                 Origin::Refit => Trigger::AfterRefit,
             };
             let measured = self.measured(rebalance.refit_windows as usize)?;
@@ -328,31 +333,30 @@ impl Watch {
         })
     }
 
-    /// The curves were refitted (event committed): the detector starts from the new prediction.
-    pub fn refitted(&mut self) {
+    /// The controller looked at the newest verdict, and the shares stay (its refit, if any, is committed): quiet
+    /// until the gap moves or free resources change.
+    pub fn stayed(&mut self, free: Free, reason: StayReason, detail: String) {
         self.refitted = true;
         self.alarm.reset();
-    }
-
-    /// The controller looked and the shares stay: quiet until the gap moves or free resources change.
-    pub fn stayed(&mut self, verdict: &Verdict, free: Free, reason: StayReason, detail: String) {
-        if verdict.trigger == Trigger::Detector {
-            self.judged = Some((verdict.measured.signed_gap(), free));
+        if let Some((trigger, measured)) = self.pending.take() {
+            self.expected = Some((measured.t_r, measured.t_train));
+            self.judged = (trigger == Trigger::Detector).then(|| (measured.signed_gap(), free));
         }
-        self.refitted();
         self.remark(Some(reason), detail);
     }
 
-    /// The shares move: everything measured so far belongs to the old split.
-    pub fn moved(&mut self, verdict: &Verdict, cooldown_windows: u32, detail: String) {
-        self.origin = match verdict.trigger {
-            Trigger::Detector => Origin::Detector,
-            _ => Origin::Refit,
+    /// The shares move, because of the newest verdict or on somebody's word: everything measured so far belongs
+    /// to the old split.
+    pub fn moved(&mut self, cooldown_windows: u32, detail: String) {
+        self.origin = match self.pending.take() {
+            Some((Trigger::Start | Trigger::AfterMove | Trigger::AfterRefit, _)) => Origin::Refit,
+            Some((Trigger::Detector, _)) | None => Origin::Move,
         };
         self.windows.discard();
         self.recent.clear();
         self.alarm.reset();
         self.judged = None;
+        self.expected = None;
         self.refitted = false;
         self.since_move = 0;
         self.cooldown = cooldown_windows;

@@ -1,0 +1,296 @@
+//! Whether a job's shares move: a better split has to pay for the pause that the move costs.
+//!
+//! Pure functions on values: no state, no command. `decide::job` calls [`judge`] with what the job's
+//! [`Watch`] said, turns the decision into events, and tells the watch with [`Judgement::tell`].
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::allocate::{
+    Inputs, Problem, Room, Share, Solution, place, problem_for, solve, supply_for,
+};
+use crate::balance::{Free, Measured, Refit, StayReason, Trigger, Verdict, Watch, refit};
+use crate::grant::Resize;
+use crate::job::Plan;
+use crate::node::Node;
+use crate::unit::{Millis, Rate, Sms};
+
+/// A gap below this after a refit is noise or rounding: nothing to correct.
+pub const REFIT_GAP: f64 = 0.05;
+
+/// Everything that a judgement depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The job, its profiles, and the factors and points in force.
+    pub inputs: Inputs<'a>,
+    /// The split in force.
+    pub plan: &'a Plan,
+    /// Installed hardware.
+    pub node: &'a Node,
+    /// What the job may use, its present holdings included.
+    pub room: &'a Room,
+    /// Why it is looked at, and what was measured.
+    pub verdict: &'a Verdict,
+    /// What moves have cost so far.
+    pub costs: Costs,
+}
+
+/// Measured costs of a move; what was not measured comes from the job's settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Pause of a stage that restarts.
+    pub restart: Option<Millis>,
+    /// Pause of the pipeline while units in flight are drained.
+    pub drain: Option<Millis>,
+}
+
+/// What comes of it. The refit holds either way: its factors and points are to be committed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// What was learned about the curves; none where nothing could be measured.
+    pub refit: Option<Refit>,
+    /// Whether the shares move.
+    pub decision: Decision,
+}
+
+/// Whether the shares move.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// They move.
+    Move(Box<Move>),
+    /// They stay.
+    Stay {
+        /// Why, from a closed list.
+        reason: StayReason,
+        /// Why, with figures.
+        detail: String,
+    },
+}
+
+/// A move that pays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Move {
+    /// The new split, placed.
+    pub plan: Plan,
+    /// The same with its search.
+    pub solution: Solution,
+    /// Predicted relative gain in job throughput, 0.1 for 10 %.
+    pub predicted_gain: f64,
+    /// Expected pause, in seconds.
+    pub cost_s: f64,
+    /// Sentences for a person.
+    pub reasons: Vec<String>,
+}
+
+impl Judgement {
+    /// One line for the audit trail.
+    pub fn sentence(&self) -> String {
+        match &self.decision {
+            Decision::Move(m) => m.reasons.join(" "),
+            Decision::Stay { detail, .. } => detail.clone(),
+        }
+    }
+
+    /// Tells the watch, once the decision is committed.
+    pub fn tell(&self, watch: &mut Watch, free: Free, cooldown_windows: u32) {
+        match &self.decision {
+            Decision::Move(_) => watch.moved(cooldown_windows, self.sentence()),
+            Decision::Stay { reason, detail } => watch.stayed(free, *reason, detail.clone()),
+        }
+    }
+}
+
+/// Judges one verdict.
+pub fn judge(case: &Case<'_>) -> Judgement {
+    let stay = |reason, detail: String| Decision::Stay { reason, detail };
+    let measured = &case.verdict.measured;
+    let supply = || supply_for(case.node, case.room, &case.plan.gpus);
+    let before = match problem_for(&with_yield(case.inputs, measured), supply()) {
+        Ok(problem) => problem,
+        Err(e) => {
+            let decision = stay(StayReason::NotMeasured, e.to_string());
+            return Judgement {
+                refit: None,
+                decision,
+            };
+        }
+    };
+    let now = Solution::of_plan(case.plan);
+    let refit = refit(
+        &case.inputs.spec.stages,
+        &before,
+        &now.stages,
+        case.inputs.scale,
+        case.inputs.learned,
+        measured,
+        case.verdict.trigger,
+    );
+    let inputs = Inputs {
+        scale: &refit.scale,
+        learned: &refit.learned,
+        ..case.inputs
+    };
+    let decision = match problem_for(&with_yield(inputs, measured), supply()) {
+        Ok(problem) => decide(case, problem, &now, &refit),
+        Err(e) => stay(StayReason::NotMeasured, e.to_string()),
+    };
+    Judgement {
+        refit: Some(refit),
+        decision,
+    }
+}
+
+fn with_yield<'a>(inputs: Inputs<'a>, measured: &Measured) -> Inputs<'a> {
+    let yielded = (measured.yielded > 0.0).then_some(measured.yielded);
+    Inputs { yielded, ..inputs }
+}
+
+fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) -> Decision {
+    let stay = |reason, detail: String| Decision::Stay { reason, detail };
+    let (rules, measured) = (&case.inputs.spec.rebalance, &case.verdict.measured);
+    if !rules.enabled {
+        return stay(
+            StayReason::Disabled,
+            "The job's shares are frozen (rebalance is off).".into(),
+        );
+    }
+    match case.verdict.trigger {
+        Trigger::AfterRefit => {
+            let detail = "The curves were refitted; the split before came from a refit already.";
+            return stay(StayReason::OnlyRefit, detail.into());
+        }
+        Trigger::Start | Trigger::AfterMove if measured.gap() < REFIT_GAP => {
+            let detail = format!(
+                "The curves were refitted; the gap is only {:.1} %.",
+                100.0 * measured.gap()
+            );
+            return stay(StayReason::Balanced, detail);
+        }
+        _ => {}
+    }
+    pin_fixed(case, &mut problem, now);
+    let theta = theta_of(&problem, &now.stages);
+    let new = match solve(&problem, Some(now)) {
+        Ok(new) => new,
+        Err(e) => return stay(StayReason::NoSplit, e.to_string()),
+    };
+    if new.same_shares(now) {
+        let detail = format!("The split in force is the best one at {theta} as measured.");
+        return stay(StayReason::AlreadyBest, detail);
+    }
+    let gain = if theta > Rate::ZERO {
+        new.theta.get() / theta.get() - 1.0
+    } else {
+        f64::MAX
+    };
+    let (cost_s, horizon_s) = (cost(case, now, &new), seconds(rules.horizon));
+    let figures = format!(
+        "The best split would do {} instead of {theta} (+{:.1} %)",
+        new.theta,
+        100.0 * gain.min(1e3)
+    );
+    if new.theta <= theta || gain < rules.min_gain {
+        let detail = format!("{figures}; a move needs +{:.1} %.", 100.0 * rules.min_gain);
+        return stay(StayReason::GainTooSmall, detail);
+    }
+    // Units won in what is left of the horizon after the pause, against units lost in the pause.
+    if gain * (horizon_s - cost_s) <= cost_s {
+        let detail =
+            format!("{figures}; a pause of {cost_s:.1} s does not pay within {horizon_s:.0} s.");
+        return stay(StayReason::DoesNotPay, detail);
+    }
+    match place(
+        case.inputs.spec,
+        &new,
+        case.node,
+        case.room,
+        &case.plan.gpus,
+        Some(case.plan),
+    ) {
+        Ok(plan) => {
+            let mut reasons = [case.verdict.why.clone()].to_vec();
+            reasons.extend(refit.why.iter().cloned());
+            reasons.push(format!("{figures} for a pause of {cost_s:.1} s."));
+            reasons.extend(changes(case, now, &new));
+            let solution = new;
+            Decision::Move(Box::new(Move {
+                plan,
+                solution,
+                predicted_gain: gain,
+                cost_s,
+                reasons,
+            }))
+        }
+        Err(e) => stay(StayReason::NoSplit, e.to_string()),
+    }
+}
+
+/// A stage whose GPU share can never change keeps its SMs and its batch size.
+fn pin_fixed(case: &Case<'_>, problem: &mut Problem, now: &Solution) {
+    let specs = &case.inputs.spec.stages;
+    for ((stage, spec), share) in problem.stages.iter_mut().zip(specs).zip(&now.stages) {
+        if spec.resize == Resize::Fixed {
+            stage.sms = (share.sms, share.sms);
+            stage.batches = [share.batch].into();
+        }
+    }
+}
+
+/// Job throughput that a problem's curves predict for shares.
+fn theta_of(problem: &Problem, shares: &[Share]) -> Rate {
+    let rate = |(i, s): (usize, &Share)| problem.rate(i, s.cores, s.sms, s.batch).get();
+    let rates: Vec<f64> = shares.iter().enumerate().map(rate).collect();
+    Rate::clamped(problem.combine(&rates).2)
+}
+
+/// The pause that the move costs, in seconds: the drain, and a restart for the stages that shrink and one for
+/// those that grow (shrink goes before grow; restarts of one round run side by side).
+fn cost(case: &Case<'_>, now: &Solution, new: &Solution) -> f64 {
+    let restarts = |grows: bool| {
+        case.inputs
+            .spec
+            .stages
+            .iter()
+            .zip(now.stages.iter().zip(&new.stages))
+            .any(|(spec, (a, b))| {
+                let gpu = |s: &Share| (s.sms, s.cap, s.memory);
+                let moves = gpu(a) != gpu(b) && (b.sms > a.sms || b.memory > a.memory) == grows;
+                moves && spec.resize == Resize::Restart
+            })
+    };
+    let rounds = f64::from(u8::from(restarts(false)) + u8::from(restarts(true)));
+    let restart = case
+        .costs
+        .restart
+        .unwrap_or(case.inputs.spec.rebalance.restart_cost);
+    rounds * seconds(restart) + case.costs.drain.map_or(0.0, seconds)
+}
+
+fn changes(case: &Case<'_>, now: &Solution, new: &Solution) -> Vec<String> {
+    let line = |name: &crate::id::Name, a: &Share, b: &Share| {
+        let part = |label: &str, a: u64, b: u64| (a != b).then(|| format!("{label} {a} → {b}"));
+        let sms = |s: Sms| u64::from(s.0);
+        let parts: Vec<String> = [
+            part("cores", a.cores.into(), b.cores.into()),
+            part("SMs", sms(a.sms), sms(b.sms)),
+            part("batch", a.batch.into(), b.batch.into()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        (!parts.is_empty()).then(|| format!("{name}: {}.", parts.join(", ")))
+    };
+    let stages = case.inputs.spec.stages.iter();
+    stages
+        .zip(now.stages.iter().zip(&new.stages))
+        .filter_map(|(s, (a, b))| line(&s.name, a, b))
+        .collect()
+}
+
+fn seconds(d: Millis) -> f64 {
+    d.0 as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests;
