@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::id::Fence;
-use crate::unit::Time;
+use crate::unit::{Millis, Time};
 
 const CLOSING: u64 = 1 << 63;
 const DEADLINE_BITS: u32 = 41;
@@ -96,6 +96,23 @@ impl LeaseClock {
     /// Opens a closed clock again: the expiry was not committed.
     pub fn reopen(&self) {
         self.0.fetch_and(!CLOSING, Ordering::AcqRel);
+    }
+    /// Moves the deadline by a stall of the daemon: nobody loses time that the daemon lost.
+    pub fn extend(&self, by: Millis) {
+        let mut seen = self.0.load(Ordering::Acquire);
+        loop {
+            let later = (seen & DEADLINE_MASK)
+                .saturating_add(by.0)
+                .min(DEADLINE_MASK);
+            let next = seen & !DEADLINE_MASK | later;
+            match self
+                .0
+                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
     }
     /// Sets fence and deadline anew (attach, restart, quarantine). Only the controller calls this.
     pub fn reset(&self, fence: Fence, deadline: Time) {

@@ -295,7 +295,9 @@ pub enum Rejection {
         how: &'static str,
     },
     /// The fence is old.
-    #[error("the fence of {id} is {current} now and {given} was given: another process has it, or it is ending")]
+    #[error(
+        "the fence of {id} is {current} now and {given} was given: another process has it, or it is ending"
+    )]
     Fenced {
         /// The lease.
         id: LeaseId,
@@ -364,7 +366,9 @@ pub enum Rejection {
 struct Held<'a>(&'a Option<String>);
 impl core::fmt::Display for Held<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |h| write!(f, "; held by {h}"))
+        self.0
+            .as_ref()
+            .map_or(Ok(()), |h| write!(f, "; held by {h}"))
     }
 }
 

@@ -131,6 +131,10 @@ impl Name {
         }
         Ok(Self(s.into()))
     }
+    /// Stands for somebody whose name is no longer known.
+    pub fn unknown() -> Self {
+        Self("-".into())
+    }
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -239,6 +239,8 @@ pub enum JobPhase {
     Queued,
     /// Its quotas count in the ledger.
     Admitted,
+    /// Nobody used it for long, so its quotas are free; its next worker asks for them anew.
+    Parked,
     /// Over.
     Ended,
 }

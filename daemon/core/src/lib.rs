@@ -5,8 +5,8 @@
 //! The daemon drives it through [`step`]; the simulated world in `tests` drives the same code.
 //!
 //! Seven floors, no circle; a file uses only floors below its own:
-//! `unit id cpuset` < `curve job node grant` < `lease clock balance allocate` < `command event converge`
-//! < `state` < `decide invariant` < `step`.
+//! `unit id cpuset` < `curve job node grant` < `lease clock pool settings balance allocate` < `command event`
+//! < `state volatile` < `decide converge invariant` < `step`.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,17 @@ pub mod allocate;
 pub mod balance;
 pub mod clock;
 pub mod lease;
-
-pub mod event;
 pub mod pool;
+pub mod settings;
+
+pub mod command;
+pub mod event;
+
 pub mod state;
+pub mod volatile;
+
+pub mod converge;
+pub mod decide;
+pub mod invariant;
+
+pub mod step;

@@ -135,6 +135,14 @@ impl Node {
             .ok()
             .and_then(|i| self.gpus.get(i))
     }
+    /// Core ids by NUMA node.
+    pub fn numa_nodes(&self) -> BTreeMap<u16, CpuSet> {
+        let mut nodes: BTreeMap<u16, CpuSet> = BTreeMap::new();
+        for core in &self.cores {
+            nodes.entry(core.numa).or_default().insert(core.id);
+        }
+        nodes
+    }
     /// The CPUs of a set of core ids.
     pub fn cpus_of(&self, cores: &CpuSet) -> CpuSet {
         let mut cpus = CpuSet::new();

@@ -78,7 +78,10 @@ impl Pool {
     /// Who owns a core: nobody or one, unless an invariant is broken.
     pub fn owners_of(&self, core: u32) -> impl Iterator<Item = Owner> + '_ {
         let first = (core, Owner::Lease(LeaseId(0)));
-        self.owners.range(first..).take_while(move |(c, _)| *c == core).map(|(_, o)| *o)
+        self.owners
+            .range(first..)
+            .take_while(move |(c, _)| *c == core)
+            .map(|(_, o)| *o)
     }
     /// All owned cores with their owners, ascending by core.
     pub fn owned(&self) -> impl Iterator<Item = (u32, Owner)> + '_ {
@@ -94,7 +97,9 @@ impl Pool {
     }
     /// What can be given on a GPU now.
     pub fn free_on(&self, node: &Node, unavailable: &Unavailable, gpu: GpuId) -> GpuUse {
-        let Some(g) = node.gpu(gpu) else { return GpuUse::default() };
+        let Some(g) = node.gpu(gpu) else {
+            return GpuUse::default();
+        };
         let (lost_sms, lost_memory) = unavailable.gpus.get(&gpu).copied().unwrap_or_default();
         let used = self.used(gpu);
         GpuUse {

@@ -4,8 +4,9 @@
 //! functions, which keep the pool's counts and write an undo journal. So a step that is not committed can be
 //! taken back exactly.
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use crate::curve::{Profile, ProfileKey};
 use crate::event::Event;
@@ -53,8 +54,12 @@ pub struct Durable {
     profiles: BTreeMap<ProfileKey, Profile>,
     next_lease: LeaseId,
     next_job: JobId,
+    // Derived from the above.
     pool: Pool,
+    queue: BTreeSet<(Reverse<i32>, LeaseId)>,
+    ended: BTreeMap<LeaseId, (Name, RequestId)>,
     journal: Vec<Undo>,
+    broken: Option<(&'static str, LeaseId)>,
 }
 
 /// What a change replaced.
@@ -116,17 +121,34 @@ impl Durable {
             unavailable: parts.unavailable,
             draining: parts.draining,
             leases: BTreeMap::new(),
-            requests: parts.requests.into_iter().collect(),
+            requests: BTreeMap::new(),
             jobs: BTreeMap::new(),
-            profiles: parts.profiles.into_iter().map(|p| (p.key.clone(), p)).collect(),
+            profiles: parts
+                .profiles
+                .into_iter()
+                .map(|p| (p.key.clone(), p))
+                .collect(),
             next_lease: parts.next_lease,
             next_job: parts.next_job,
             pool: Pool::default(),
+            queue: BTreeSet::new(),
+            ended: BTreeMap::new(),
             journal: Vec::new(),
+            broken: None,
         };
         d.pool.reinstall(&d.node, &d.unavailable);
-        parts.leases.into_iter().for_each(|l| d.put_lease(l.id, Some(l)));
-        parts.jobs.into_iter().for_each(|j| d.put_job(j.id, Some(j)));
+        parts
+            .requests
+            .into_iter()
+            .for_each(|(key, r)| d.put_request(key, Some(r)));
+        parts
+            .leases
+            .into_iter()
+            .for_each(|l| d.put_lease(l.id, Some(l)));
+        parts
+            .jobs
+            .into_iter()
+            .for_each(|j| d.put_job(j.id, Some(j)));
         d.journal.clear();
         d
     }
@@ -137,7 +159,11 @@ impl Durable {
             unavailable: self.unavailable.clone(),
             draining: self.draining,
             leases: self.leases.values().cloned().collect(),
-            requests: self.requests.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+            requests: self
+                .requests
+                .iter()
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect(),
             jobs: self.jobs.values().cloned().collect(),
             profiles: self.profiles.values().cloned().collect(),
             next_lease: self.next_lease,
@@ -167,7 +193,9 @@ impl Durable {
     }
     /// A tenant's live job by name.
     pub fn job_named(&self, tenant: &Name, name: &Name) -> Option<&Job> {
-        self.jobs.values().find(|j| &j.tenant == tenant && &j.spec.name == name)
+        self.jobs
+            .values()
+            .find(|j| &j.tenant == tenant && &j.spec.name == name)
     }
     /// Profiles.
     pub const fn profiles(&self) -> &BTreeMap<ProfileKey, Profile> {
@@ -176,6 +204,25 @@ impl Durable {
     /// Remembered answers.
     pub const fn requests(&self) -> &BTreeMap<(Name, RequestId), Remembered> {
         &self.requests
+    }
+    /// Requests that wait for room, first come first: by priority, then by number.
+    pub fn queue(&self) -> impl Iterator<Item = &Lease> {
+        self.queue.iter().filter_map(|(_, id)| self.leases.get(id))
+    }
+    /// How an ended lease ended, while its request is remembered: its owner, the end, and the last fence.
+    pub fn ended(&self, id: LeaseId) -> Option<(&Name, End, Fence)> {
+        let key = self.ended.get(&id)?;
+        match self.requests.get(key)?.effect {
+            Effect::Lease {
+                end: Some((how, fence)),
+                ..
+            } => Some((&key.0, how, fence)),
+            _ => None,
+        }
+    }
+    /// The request that an ended lease is remembered by.
+    pub fn ended_key(&self, id: LeaseId) -> Option<&(Name, RequestId)> {
+        self.ended.get(&id)
     }
     /// The counts.
     pub const fn pool(&self) -> &Pool {
@@ -193,6 +240,11 @@ impl Durable {
     /// Forgets how to undo: what happened is committed.
     pub fn commit(&mut self) {
         self.journal.clear();
+        self.broken = None;
+    }
+    /// A rule of single leases that an event broke since the last undo or commit: its name, and whose.
+    pub const fn broken(&self) -> Option<(&'static str, LeaseId)> {
+        self.broken
     }
     /// How many changes could be undone.
     pub fn mark(&self) -> usize {
@@ -219,6 +271,7 @@ impl Durable {
             }
         }
         self.journal.truncate(mark);
+        self.broken = None;
     }
 
     fn put_lease(&mut self, id: LeaseId, new: Option<Lease>) {
@@ -229,11 +282,19 @@ impl Durable {
             Some(l) => self.leases.insert(id, l),
             None => self.leases.remove(&id),
         };
+        if let Some(l) = self.leases.get(&id).filter(|l| l.phase == Phase::Queued) {
+            self.queue.insert((Reverse(l.priority), id));
+        } else if let Some(l) = old.as_ref().filter(|l| l.phase == Phase::Queued) {
+            self.queue.remove(&(Reverse(l.priority), id));
+        }
         if let Some(l) = &old {
             self.pool.remove(Owner::Lease(id), &l.counted());
             // A core that stays is counted once: what was taken out above comes back in.
             if let Some(new) = self.leases.get(&id) {
-                let stays = Vector { cores: new.counted().cores.intersection(&l.counted().cores), ..Vector::empty() };
+                let stays = Vector {
+                    cores: new.counted().cores.intersection(&l.counted().cores),
+                    ..Vector::empty()
+                };
                 self.pool.add(Owner::Lease(id), &stays);
             }
         }
@@ -261,6 +322,15 @@ impl Durable {
         self.journal.push(Undo::Job(id, old.map(Box::new)));
     }
     fn put_request(&mut self, key: (Name, RequestId), new: Option<Remembered>) {
+        if let Some(Effect::Lease { id, .. }) = self.requests.get(&key).map(|r| r.effect) {
+            self.ended.remove(&id);
+        }
+        if let Some(Effect::Lease {
+            id, end: Some(_), ..
+        }) = new.as_ref().map(|r| r.effect)
+        {
+            self.ended.insert(id, key.clone());
+        }
         let old = match new {
             Some(r) => self.requests.insert(key.clone(), r),
             None => self.requests.remove(&key),
@@ -285,7 +355,8 @@ impl Durable {
         self.journal.push(Undo::Unavailable(old));
     }
     fn advance_next(&mut self, lease: Option<LeaseId>, job: Option<JobId>) {
-        self.journal.push(Undo::Next(self.next_lease, self.next_job));
+        self.journal
+            .push(Undo::Next(self.next_lease, self.next_job));
         if let Some(LeaseId(n)) = lease {
             self.next_lease = self.next_lease.max(LeaseId(n + 1));
         }
@@ -306,10 +377,15 @@ impl Durable {
             Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => self.enter(lease),
             Event::LeaseEnded { id, fence, how, .. } => self.end(*id, *fence, *how),
             Event::RequestsForgotten { requests } => {
-                requests.iter().for_each(|key| self.put_request(key.clone(), None));
+                requests
+                    .iter()
+                    .for_each(|key| self.put_request(key.clone(), None));
             }
             Event::JobSubmitted { job } => {
-                let remembered = Remembered { body: job.body, effect: Effect::Job(job.id) };
+                let remembered = Remembered {
+                    body: job.body,
+                    effect: Effect::Job(job.id),
+                };
                 self.put_request((job.tenant.clone(), job.request), Some(remembered));
                 self.advance_next(None, Some(job.id));
                 self.put_job(job.id, Some(job.clone()));
@@ -320,7 +396,10 @@ impl Durable {
                     p.points.push(point.clone());
                     self.journal.push(Undo::PopPoint(key.clone()));
                 } else {
-                    let profile = Profile { key: key.clone(), points: [point.clone()].into() };
+                    let profile = Profile {
+                        key: key.clone(),
+                        points: [point.clone()].into(),
+                    };
                     self.put_profile(key.clone(), Some(profile));
                 }
             }
@@ -334,7 +413,14 @@ impl Durable {
     /// Events that change one lease or one job that exists.
     fn evolve_existing(&mut self, event: &Event) {
         if let Some(mut lease) = event.lease().and_then(|id| self.leases.get(&id)).cloned() {
+            let old = (lease.phase.name(), lease.fence, lease.generation);
             evolve_lease(&mut lease, event);
+            if old.0 != lease.phase.name() && !old.0.may_become(lease.phase.name()) {
+                self.broken = Some(("legal_transitions", lease.id));
+            }
+            if lease.fence < old.1 || lease.generation < old.2 {
+                self.broken = Some(("fences_only_rise", lease.id));
+            }
             self.put_lease(lease.id, Some(lease));
         }
         if let Some(mut job) = event.job().and_then(|id| self.jobs.get(&id)).cloned() {
@@ -345,17 +431,34 @@ impl Durable {
 
     /// A lease enters, or leaves the queue: remembered, numbered, and in its slot.
     fn enter(&mut self, lease: &Lease) {
-        let effect = Effect::Lease { id: lease.id, fence: lease.fence, end: None };
+        let effect = Effect::Lease {
+            id: lease.id,
+            fence: lease.fence,
+            end: None,
+        };
         let key = (lease.tenant.clone(), lease.request);
-        self.put_request(key, Some(Remembered { body: lease.body, effect }));
+        self.put_request(
+            key,
+            Some(Remembered {
+                body: lease.body,
+                effect,
+            }),
+        );
         self.advance_next(Some(lease.id), None);
         if lease.phase != Phase::Queued {
-            self.with_slot(lease, |slot| *slot = Slot { lease: Some(lease.id), unclaimed: Vector::empty() });
+            self.with_slot(lease, |slot| {
+                *slot = Slot {
+                    lease: Some(lease.id),
+                    unclaimed: Vector::empty(),
+                }
+            });
         }
         self.put_lease(lease.id, Some(lease.clone()));
     }
     fn end(&mut self, id: LeaseId, fence: Fence, how: End) {
-        let Some(lease) = self.leases.get(&id).cloned() else { return };
+        let Some(lease) = self.leases.get(&id).cloned() else {
+            return;
+        };
         let key = (lease.tenant.clone(), lease.request);
         if let Some(mut r) = self.requests.get(&key).cloned()
             && let Effect::Lease { end, .. } = &mut r.effect
@@ -371,8 +474,12 @@ impl Durable {
         self.put_lease(id, None);
     }
     fn with_slot(&mut self, lease: &Lease, change: impl FnOnce(&mut Slot)) {
-        let Ask::Stage(member) = lease.ask else { return };
-        let Some(mut job) = self.jobs.get(&member.job).cloned() else { return };
+        let Ask::Stage(member) = lease.ask else {
+            return;
+        };
+        let Some(mut job) = self.jobs.get(&member.job).cloned() else {
+            return;
+        };
         if let Some(slot) = slot_mut(&mut job, member) {
             change(slot);
             self.put_job(job.id, Some(job));
@@ -388,20 +495,26 @@ fn evolve_lease(lease: &mut Lease, event: &Event) {
         }
         Event::LeaseActivated { .. } => {
             let holder = lease.phase.holder().cloned();
-            lease.phase = Phase::Active { holder, verified: false };
+            lease.phase = Phase::Active {
+                holder,
+                verified: false,
+            };
         }
         Event::LeaseVerified { .. } => {
             if let Phase::Active { verified, .. } = &mut lease.phase {
                 *verified = true;
             }
         }
-        Event::LeaseRetargeted { generation, target, .. } => {
+        Event::LeaseRetargeted {
+            generation, target, ..
+        } => {
             lease.generation = *generation;
             lease.target = target.clone();
         }
         Event::LeaseHeld { held, .. } => lease.held = held.clone(),
         Event::LeaseDraining { fence, .. } => {
             lease.fence = *fence;
+            lease.target = Vector::empty();
             if let Some(holder) = lease.phase.holder().cloned() {
                 lease.phase = Phase::Draining(holder);
             }
@@ -409,7 +522,10 @@ fn evolve_lease(lease: &mut Lease, event: &Event) {
         Event::LeaseQuarantined { fence, cause, .. } => {
             lease.fence = *fence;
             if let Some(holder) = lease.phase.holder().cloned() {
-                lease.phase = Phase::Quarantined { holder, cause: *cause };
+                lease.phase = Phase::Quarantined {
+                    holder,
+                    cause: *cause,
+                };
             }
         }
         _ => {}
@@ -423,7 +539,15 @@ fn evolve_job(job: &mut Job, event: &Event) {
             job.slots = plan
                 .stages
                 .iter()
-                .map(|s| s.workers.iter().map(|v| Slot { lease: None, unclaimed: v.clone() }).collect())
+                .map(|s| {
+                    s.workers
+                        .iter()
+                        .map(|v| Slot {
+                            lease: None,
+                            unclaimed: v.clone(),
+                        })
+                        .collect()
+                })
                 .collect();
             job.plan = Some(plan.clone());
         }
@@ -435,7 +559,9 @@ fn evolve_job(job: &mut Job, event: &Event) {
             job.scale.clone_from(scale);
             job.learned.clone_from(learned);
         }
-        Event::JobUpdated { rebalance, policy, .. } => {
+        Event::JobUpdated {
+            rebalance, policy, ..
+        } => {
             job.spec.rebalance = rebalance.clone();
             job.spec.policy = *policy;
         }
@@ -445,7 +571,7 @@ fn evolve_job(job: &mut Job, event: &Event) {
             }
         }
         Event::JobParked { .. } => {
-            job.phase = JobPhase::Queued;
+            job.phase = JobPhase::Parked;
             job.plan = None;
             job.slots = Vec::new();
         }
@@ -459,16 +585,27 @@ pub fn slots(job: &Job) -> impl Iterator<Item = (Member, &Slot)> {
     job.slots.iter().enumerate().flat_map(move |(s, workers)| {
         workers.iter().enumerate().map(move |(w, slot)| {
             let (stage, worker) = (StageId(s as u8), WorkerId(w as u32));
-            (Member { job: job.id, stage, worker }, slot)
+            (
+                Member {
+                    job: job.id,
+                    stage,
+                    worker,
+                },
+                slot,
+            )
         })
     })
 }
 
 /// A member's slot.
 pub fn slot(job: &Job, member: Member) -> Option<&Slot> {
-    job.slots.get(usize::from(member.stage.0))?.get(member.worker.0 as usize)
+    job.slots
+        .get(usize::from(member.stage.0))?
+        .get(member.worker.0 as usize)
 }
 
 fn slot_mut(job: &mut Job, member: Member) -> Option<&mut Slot> {
-    job.slots.get_mut(usize::from(member.stage.0))?.get_mut(member.worker.0 as usize)
+    job.slots
+        .get_mut(usize::from(member.stage.0))?
+        .get_mut(member.worker.0 as usize)
 }

@@ -285,7 +285,12 @@ impl Watch {
         smoothed.insert(0, window);
         let (t_r, t_train) = window::medians(&smoothed);
         let planned = self.expected.unwrap_or((ctx.plan.t_r, ctx.plan.t_train));
-        self.alarm.observe(&ctx.spec.rebalance.detector, (t_r, t_train), window, planned);
+        self.alarm.observe(
+            &ctx.spec.rebalance.detector,
+            (t_r, t_train),
+            window,
+            planned,
+        );
     }
 
     fn verdict(&mut self, ctx: &JobContext<'_>) -> Option<Verdict> {

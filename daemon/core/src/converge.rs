@@ -1,0 +1,271 @@
+//! From what should be and what is to what has to be done: steps for the backends, directives for the workers.
+//! Level-triggered: the same difference gives the same steps, however often it is looked at.
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::cpuset::CpuSet;
+use crate::grant::{Ask, Resize, Vector};
+use crate::id::{Fence, Generation, GpuId, LeaseId};
+use crate::job::ShrinkFallback;
+use crate::lease::{Holder, Lease, Phase};
+use crate::state::Durable;
+use crate::unit::{Sms, Time};
+use crate::volatile::Volatile;
+
+/// How hard a quarantined tree is pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Push {
+    /// It may still end by itself.
+    Wait,
+    /// Its GPU contexts are ended and it is told to end (SIGTERM).
+    Terminate,
+    /// It is ended (SIGKILL).
+    Kill,
+}
+
+/// What is wanted of a process tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Runs on these CPUs (none: the shared set).
+    Bound(CpuSet),
+    /// Given back: moves to the shared set.
+    Shared,
+    /// Ends.
+    Gone(Push),
+}
+
+/// What should be, for one lease with a holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The lease.
+    pub lease: LeaseId,
+    /// Its fence: what is seen is reported with it.
+    pub fence: Fence,
+    /// The tree's root.
+    pub holder: Holder,
+    /// What is wanted of the tree.
+    pub want: Want,
+    /// SM caps by GPU.
+    pub caps: BTreeMap<GpuId, Sms>,
+}
+
+/// Everything that should be.
+pub fn target(d: &Durable, v: &Volatile, now: Time) -> Vec<Target> {
+    d.leases()
+        .values()
+        .filter_map(|l| target_of(d, v, now, l))
+        .collect()
+}
+
+/// What should be, for one lease; none without a holder.
+pub fn target_of(d: &Durable, v: &Volatile, now: Time, l: &Lease) -> Option<Target> {
+    let holder = l.phase.holder()?.clone();
+    let want = match &l.phase {
+        Phase::Draining(_) => Want::Shared,
+        Phase::Quarantined { .. } => Want::Gone(push(v, now, l.id)),
+        _ => Want::Bound(d.node().cpus_of(&l.target.cores)),
+    };
+    let caps = l.target.gpus.iter().map(|(id, s)| (*id, s.cap)).collect();
+    Some(Target {
+        lease: l.id,
+        fence: l.fence,
+        holder,
+        want,
+        caps,
+    })
+}
+
+fn push(v: &Volatile, now: Time, id: LeaseId) -> Push {
+    let since = v.quarantined.get(&id).copied().unwrap_or(now);
+    let term = since.after(v.settings.quarantine_kill);
+    if now < term {
+        Push::Wait
+    } else if now < term.after(v.settings.kill_after_term) {
+        Push::Terminate
+    } else {
+        Push::Kill
+    }
+}
+
+/// A GPU context of a tree, as a device's client list shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The device's number for it.
+    pub client: u64,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// What is, for one lease's tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// Live processes of the tree.
+    pub pids: Vec<u32>,
+    /// CPUs that every one of its threads is bound to; none: its threads differ.
+    pub cpus: Option<CpuSet>,
+    /// Its GPU contexts.
+    pub clients: Vec<Client>,
+}
+
+/// One thing to do. Leaves no choice to whoever does it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Bind every thread of the tree to these CPUs.
+    Bind {
+        /// The lease.
+        lease: LeaseId,
+        /// The tree.
+        holder: Holder,
+        /// The CPUs.
+        cpus: CpuSet,
+    },
+    /// End a GPU context.
+    TerminateClient {
+        /// The lease.
+        lease: LeaseId,
+        /// The context.
+        client: Client,
+    },
+    /// Tell the tree's processes to end.
+    Terminate {
+        /// The lease.
+        lease: LeaseId,
+        /// The tree.
+        holder: Holder,
+    },
+    /// End the tree's processes.
+    Kill {
+        /// The lease.
+        lease: LeaseId,
+        /// The tree.
+        holder: Holder,
+    },
+}
+
+/// What has to be done so that `observed` becomes `target`. GPU contexts go before processes.
+pub fn steps(d: &Durable, target: &[Target], observed: &BTreeMap<LeaseId, Tree>) -> Vec<Step> {
+    let shared = d.node().shared_cpus();
+    let mut steps = Vec::new();
+    for t in target {
+        let Some(tree) = observed.get(&t.lease).filter(|tree| !tree.pids.is_empty()) else {
+            continue;
+        };
+        let (lease, holder) = (t.lease, t.holder.clone());
+        match &t.want {
+            Want::Bound(_) | Want::Shared => {
+                let cpus = match &t.want {
+                    Want::Bound(cpus) if !cpus.is_empty() => cpus,
+                    _ => &shared,
+                };
+                if tree.cpus.as_ref() != Some(cpus) {
+                    steps.push(Step::Bind {
+                        lease,
+                        holder,
+                        cpus: cpus.clone(),
+                    });
+                }
+            }
+            Want::Gone(Push::Wait) => {}
+            Want::Gone(push) => {
+                steps.extend(
+                    tree.clients
+                        .iter()
+                        .map(|c| Step::TerminateClient { lease, client: *c }),
+                );
+                steps.push(match push {
+                    Push::Kill => Step::Kill { lease, holder },
+                    _ => Step::Terminate { lease, holder },
+                });
+            }
+        }
+    }
+    steps
+}
+
+/// What a worker is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive {
+    /// The lease.
+    pub lease: LeaseId,
+    /// Its fence.
+    pub fence: Fence,
+    /// What to do.
+    pub order: Order,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Apply the target and acknowledge the generation.
+    Target {
+        /// Rises with each new target.
+        generation: Generation,
+        /// What to have.
+        target: Vector,
+        /// Batch size the plan chose; 1 where the stage has none.
+        batch: u32,
+    },
+    /// Checkpoint at the next step boundary and start again with the target.
+    Restart {
+        /// Rises with each new target.
+        generation: Generation,
+        /// What to have.
+        target: Vector,
+        /// Batch size the plan chose; 1 where the stage has none.
+        batch: u32,
+    },
+    /// Give the lease back: it is revoked, or its job is over.
+    Release,
+    /// Finish what runs and give the lease back: the node is being drained.
+    Drain,
+}
+
+/// What the holder of a lease has to be told now, if anything. Sent again until it is acknowledged.
+pub fn directive(d: &Durable, v: &Volatile, now: Time, lease: &Lease) -> Option<Directive> {
+    let order = match &lease.phase {
+        Phase::Quarantined { .. } => Order::Release,
+        p if !p.is_usable() => return None,
+        _ if v.acknowledged.get(&lease.id) != Some(&lease.generation) && lease.generation.0 > 1 => {
+            resize_order(d, v, now, lease)
+        }
+        _ if d.draining() => Order::Drain,
+        _ => return None,
+    };
+    Some(Directive {
+        lease: lease.id,
+        fence: lease.fence,
+        order,
+    })
+}
+
+fn resize_order(d: &Durable, v: &Volatile, now: Time, lease: &Lease) -> Order {
+    let (generation, target) = (lease.generation, lease.target.clone());
+    let job = match lease.ask {
+        Ask::Stage(m) => d.jobs().get(&m.job).map(|j| (j, m)),
+        Ask::Alone { .. } => None,
+    };
+    let batch =
+        job.and_then(|(j, m)| Some(j.plan.as_ref()?.stages.get(usize::from(m.stage.0))?.batch));
+    let batch = batch.unwrap_or(1);
+    let overdue = job.is_some_and(|(j, _)| {
+        let rules = &j.spec.rebalance;
+        let since = v.moving.get(&lease.id).copied().unwrap_or(now);
+        rules.fallback == ShrinkFallback::Escalate && since.after(rules.shrink_timeout) <= now
+    });
+    let gpu_changes = lease.held.gpus != lease.target.gpus;
+    if gpu_changes && (lease.resize == Resize::Restart || overdue) {
+        Order::Restart {
+            generation,
+            target,
+            batch,
+        }
+    } else {
+        Order::Target {
+            generation,
+            target,
+            batch,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What follows from what happened, level-triggered: targets move toward the plan as far as there is room (shrinks at
+//! once, grows only into what is free), then waiting jobs and requests are served in order.
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::job::{plan_for, room_of};
+use super::lease::{granted, room, unpark};
+use crate::event::Event;
+use crate::grant::{Ask, GpuShare, Resize, Vector};
+use crate::id::JobId;
+use crate::job::{Job, JobPhase};
+use crate::lease::{Lease, Phase};
+use crate::state::{Durable, slots};
+
+/// Entries of the queue that are tried in one step: a long queue behind a blocked head must not cost a step.
+pub const QUEUE_LOOKS: usize = 64;
+
+/// What happened that something may follow from.
+#[derive(Clone, Debug, Default)]
+pub struct Touched {
+    jobs: BTreeSet<JobId>,
+    freed: bool,
+}
+
+impl Touched {
+    /// Notes an event that was applied.
+    pub fn note(&mut self, d: &Durable, event: &Event) {
+        match event {
+            Event::LeaseHeld { .. }
+            | Event::LeaseEnded { .. }
+            | Event::LeaseRetargeted { .. }
+            | Event::SlotReserved { .. }
+            | Event::JobEnded { .. }
+            | Event::JobParked { .. }
+            | Event::JobSubmitted { .. }
+            | Event::NodeInstalled { .. }
+            | Event::UnavailableChanged { .. }
+            | Event::NodeDrained { .. } => self.freed = true,
+            Event::JobReplanned { id, .. } | Event::JobAdmitted { id, .. } => {
+                self.jobs.insert(*id);
+                self.freed = true;
+            }
+            _ => {}
+        }
+        if self.freed {
+            let admitted = d.jobs().values().filter(|j| j.phase == JobPhase::Admitted);
+            self.jobs.extend(admitted.map(|j| j.id));
+        }
+    }
+}
+
+/// The next events that follow. Call again after applying them, until there are none.
+pub fn follow(d: &Durable, touched: &mut Touched) -> Vec<Event> {
+    while let Some(id) = touched.jobs.first().copied() {
+        if let Some(event) = d.jobs().get(&id).and_then(|job| retarget(d, job)) {
+            return vec![event];
+        }
+        touched.jobs.remove(&id);
+    }
+    if core::mem::take(&mut touched.freed) && !d.draining() {
+        if let Some(event) = admit(d).or_else(|| serve(d)) {
+            touched.freed = true;
+            return vec![event];
+        }
+    }
+    Vec::new()
+}
+
+/// The next worker of the job whose target (or kept share) is not what the plan says and can come nearer.
+fn retarget(d: &Durable, job: &Job) -> Option<Event> {
+    let plan = job.plan.as_ref()?;
+    slots(job).find_map(|(member, slot)| {
+        let wanted = plan
+            .stages
+            .get(usize::from(member.stage.0))?
+            .workers
+            .get(member.worker.0 as usize)?;
+        match slot.lease.and_then(|id| d.leases().get(&id)) {
+            Some(lease) => {
+                let movable = lease.phase.is_usable();
+                let next = movable.then(|| nearer(d, lease, wanted)).flatten()?;
+                Some(Event::LeaseRetargeted {
+                    id: lease.id,
+                    generation: lease.generation.next(),
+                    target: next,
+                })
+            }
+            None => {
+                let next = step_toward(d, &slot.unclaimed, &slot.unclaimed, wanted)?;
+                Some(Event::SlotReserved {
+                    member,
+                    unclaimed: next,
+                })
+            }
+        }
+    })
+}
+
+fn nearer(d: &Durable, lease: &Lease, wanted: &Vector) -> Option<Vector> {
+    let wanted = if lease.resize == Resize::Fixed && lease.phase != Phase::Pending {
+        Vector {
+            cores: wanted.cores.clone(),
+            gpus: lease.target.gpus.clone(),
+        }
+    } else {
+        wanted.clone()
+    };
+    step_toward(d, &lease.target, &lease.counted(), &wanted)
+}
+
+/// The next target on the way from `target` to `wanted`, if there is one: all of it if what it adds to `counted` is
+/// free; else only what shrinks.
+fn step_toward(d: &Durable, target: &Vector, counted: &Vector, wanted: &Vector) -> Option<Vector> {
+    if target == wanted {
+        return None;
+    }
+    let cores_free = wanted
+        .cores
+        .difference(&counted.cores)
+        .is_subset(d.pool().free_cores());
+    let gpus_free = wanted.gpus.iter().all(|(id, share)| {
+        let have = counted.gpus.get(id).copied().unwrap_or_default();
+        let free = d.pool().free_on(d.node(), d.unavailable(), *id);
+        share.guarantee.saturating_sub(have.guarantee) <= free.sms
+            && share.memory.saturating_sub(have.memory) <= free.memory
+    });
+    if cores_free && gpus_free {
+        return Some(wanted.clone());
+    }
+    let less = shrunk(target, wanted);
+    (less != *target).then_some(less)
+}
+
+/// What both have. A worker that is to have cores is never left without any on the way.
+fn shrunk(target: &Vector, wanted: &Vector) -> Vector {
+    let mut cores = target.cores.intersection(&wanted.cores);
+    if cores.is_empty() && !wanted.cores.is_empty() {
+        cores = target.cores.clone();
+    }
+    let mut gpus = target.gpus.clone();
+    gpus.retain(|id, share| {
+        let w = wanted.gpus.get(id).copied().unwrap_or_default();
+        *share = GpuShare {
+            guarantee: share.guarantee.min(w.guarantee),
+            cap: share.cap.min(w.cap),
+            memory: share.memory.min(w.memory),
+        };
+        *share != GpuShare::default()
+    });
+    Vector { cores, gpus }
+}
+
+/// The first waiting job that fits now: by priority, then arrival. A job behind one that waits is tried only if it
+/// is on other GPUs and the one ahead does not lack cores, which is what planning it on the rest decides.
+fn admit(d: &Durable) -> Option<Event> {
+    let mut waiting: Vec<&Job> = d
+        .jobs()
+        .values()
+        .filter(|j| j.phase == JobPhase::Queued)
+        .collect();
+    waiting.sort_by_key(|j| (core::cmp::Reverse(j.spec.priority), j.id));
+    let first = waiting.first()?;
+    let plan = plan_for(d, first, &room_of(d, first)).ok()?;
+    Some(Event::JobAdmitted { id: first.id, plan })
+}
+
+/// The first request of the queue that fits now.
+fn serve(d: &Durable) -> Option<Event> {
+    d.queue().take(QUEUE_LOOKS).find_map(|lease| {
+        if let Some((id, plan)) = unpark(d, &lease.ask) {
+            return Some(Event::JobAdmitted { id, plan }); // the request is served in the next round
+        }
+        let target = room(d, lease, Some(lease.id)).ok()?;
+        let unusable = matches!(lease.ask, Ask::Stage(_)) && target.is_empty();
+        (!unusable).then(|| Event::LeaseGranted {
+            lease: granted(lease, target),
+        })
+    })
+}

@@ -1,0 +1,482 @@
+//! Commands about jobs: submit, update, cancel, and the reports by which a job is balanced.
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::lease::ended;
+use super::rebalance::{self, Case, Decision as Ruled, Judgement};
+use super::{Answer, Decision, find_fenced};
+use crate::allocate::{Inputs, Refusal, Room, plan};
+use crate::balance::{Free, JobContext, Report, StayReason};
+use crate::command::{Caller, Rejection, Reply, Resource};
+use crate::curve::{Profile, ProfileKey};
+use crate::event::Event;
+use crate::grant::{Ask, Vector};
+use crate::id::{BodyHash, Fence, LeaseId, Name, RequestId};
+use crate::job::{
+    Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, WORKERS_MAX,
+};
+use crate::lease::{Cause, End};
+use crate::node::Node;
+use crate::state::{Durable, Effect, slots};
+use crate::unit::{Sms, Time};
+use crate::volatile::{Ruling, Volatile};
+
+pub(super) fn submit(
+    d: &Durable,
+    v: &Volatile,
+    caller: &Caller,
+    request: RequestId,
+    body: BodyHash,
+    spec: &JobSpec,
+) -> Result<Decision, Rejection> {
+    if let Some(r) = d.requests().get(&(caller.tenant.clone(), request)) {
+        return match r.effect {
+            Effect::Job(id) if r.body == body => Ok(Decision {
+                events: vec![],
+                reply: Answer::Reply(Reply::Job(id)),
+            }),
+            _ => Err(Rejection::OtherBody(request)),
+        };
+    }
+    check(spec)?;
+    if d.draining() {
+        return Err(Rejection::Draining);
+    }
+    if d.jobs().len() >= v.settings.jobs_max as usize {
+        return Err(Rejection::Limit {
+            what: "live jobs",
+            limit: v.settings.jobs_max.into(),
+        });
+    }
+    if d.job_named(&caller.tenant, &spec.name).is_some() {
+        return Err(Rejection::NameTaken(spec.name.clone()));
+    }
+    let job = Job {
+        id: d.next_job(),
+        tenant: caller.tenant.clone(),
+        request,
+        body,
+        spec: spec.clone(),
+        phase: JobPhase::Queued,
+        plan: None,
+        slots: vec![],
+        scale: vec![1.0; spec.stages.len()],
+        learned: vec![vec![]; spec.stages.len()],
+        moves: 0,
+    };
+    // What does not fit an empty node never fits: said now, not after an hour in the queue.
+    plan_for(d, &job, &whole_room(d.node()))?;
+    let reply = Answer::Reply(Reply::Job(job.id));
+    Ok(Decision {
+        events: vec![Event::JobSubmitted { job }],
+        reply,
+    })
+}
+
+fn check(spec: &JobSpec) -> Result<(), Rejection> {
+    let invalid = |field, why: String| Err(Rejection::Invalid { field, why });
+    if spec.stages.is_empty() || spec.stages.len() > STAGES_MAX {
+        return invalid(
+            "stages",
+            format!(
+                "a job has 1 to {STAGES_MAX} stages; this one has {}",
+                spec.stages.len()
+            ),
+        );
+    }
+    if !(1..=2).contains(&spec.groups) {
+        return invalid(
+            "groups",
+            format!(
+                "{} groups: 1 runs rollout stages in turn, 2 overlaps them",
+                spec.groups
+            ),
+        );
+    }
+    let mut names = BTreeSet::new();
+    for s in &spec.stages {
+        if !names.insert(&s.name) {
+            return invalid("stages", format!("two stages are named {}", s.name));
+        }
+        if s.workers == 0 || s.workers > WORKERS_MAX {
+            return invalid(
+                "workers",
+                format!(
+                    "stage {} has {} workers; 1 to {WORKERS_MAX} are possible",
+                    s.name, s.workers
+                ),
+            );
+        }
+        if s.processes == 0 || s.cores.0 > s.cores.1 || s.sms.0 > s.sms.1 {
+            return invalid(
+                "stages",
+                format!(
+                    "stage {}: the least is above the most, or it has no process",
+                    s.name
+                ),
+            );
+        }
+        if s.cores.1 == 0 && s.sms.1 == Sms(0) {
+            return invalid(
+                "stages",
+                format!("stage {} may have neither cores nor SMs", s.name),
+            );
+        }
+        if s.batches.contains(&0) {
+            return invalid(
+                "batches",
+                format!("stage {}: a batch size is at least 1", s.name),
+            );
+        }
+    }
+    check_rules(&spec.rebalance)
+}
+
+fn check_rules(rules: &RebalanceSpec) -> Result<(), Rejection> {
+    let finite = |x: f64, low: f64, high: f64| x.is_finite() && x >= low && x <= high;
+    let ok = finite(rules.min_gain, 0.0, 100.0)
+        && match rules.detector {
+            Detector::Streak { gap, windows } => finite(gap, 0.0, 1.0) && windows > 0,
+            Detector::Cusum { slack, threshold } => {
+                finite(slack, 0.0, 100.0) && finite(threshold, 1e-9, 1e6)
+            }
+        };
+    if ok {
+        return Ok(());
+    }
+    let why = "a gap is 0 to 1, counts are at least 1, slack, threshold and gain are finite and not negative";
+    Err(Rejection::Invalid {
+        field: "rebalance",
+        why: why.into(),
+    })
+}
+
+/// All of a node.
+fn whole_room(node: &Node) -> Room {
+    Room {
+        cores: node.leasable_cores(),
+        gpus: node
+            .gpus
+            .iter()
+            .map(|g| (g.id, (g.sms, g.leasable_memory())))
+            .collect(),
+    }
+}
+
+/// What a job may use: what is free and what it has itself.
+pub(super) fn room_of(d: &Durable, job: &Job) -> Room {
+    let mut room = free_room(d);
+    let mut own = |v: &Vector| {
+        room.cores = room.cores.union(&v.cores);
+        for (id, share) in &v.gpus {
+            let free = room.gpus.entry(*id).or_default();
+            free.0 += share.guarantee;
+            free.1 += share.memory;
+        }
+    };
+    for (_, slot) in slots(job) {
+        own(&slot.unclaimed);
+        if let Some(lease) = slot
+            .lease
+            .and_then(|id| d.leases().get(&id))
+            .filter(|l| l.phase.is_usable())
+        {
+            own(&lease.counted());
+        }
+    }
+    room
+}
+
+fn free_room(d: &Durable) -> Room {
+    let free = |id| d.pool().free_on(d.node(), d.unavailable(), id);
+    Room {
+        cores: d.pool().free_cores().clone(),
+        gpus: d
+            .node()
+            .gpus
+            .iter()
+            .map(|g| (g.id, (free(g.id).sms, free(g.id).memory)))
+            .collect(),
+    }
+}
+
+/// The plan of a job on this room, by its profiles and what was learned live.
+pub(super) fn plan_for(d: &Durable, job: &Job, room: &Room) -> Result<Plan, Rejection> {
+    let profiles = profiles_of(d, &job.tenant, &job.spec);
+    let inputs = Inputs {
+        scale: &job.scale,
+        learned: &job.learned,
+        profiles: &profiles,
+        ..Inputs::declared(&job.spec)
+    };
+    plan(&inputs, d.node(), room, job.plan.as_ref())
+        .map(|(plan, _)| plan)
+        .map_err(|r| refused(d, &r))
+}
+
+/// The stored profiles of a job's stages, measured on this node's kind of GPU.
+pub fn profiles_of<'a>(d: &'a Durable, tenant: &Name, spec: &JobSpec) -> Vec<Option<&'a Profile>> {
+    let model = d.node().gpus.first().map(|g| g.model.clone());
+    let none = Name::new("none").ok();
+    let find = |s: &crate::job::StageSpec| {
+        let stage = s
+            .profile
+            .clone()
+            .or_else(|| Name::new(&format!("{}/{}", spec.name, s.name)).ok())?;
+        let gpu = if s.sms.1 == Sms(0) {
+            none.clone()
+        } else {
+            model.clone()
+        }?;
+        d.profiles().get(&ProfileKey {
+            tenant: tenant.clone(),
+            stage,
+            gpu,
+        })
+    };
+    spec.stages.iter().map(find).collect()
+}
+
+fn refused(d: &Durable, refusal: &Refusal) -> Rejection {
+    use crate::allocate::Resource as Short;
+    match refusal.shortage() {
+        Some(s) => {
+            let resource = match s.resource {
+                Short::Cores => Resource::Cores,
+                Short::Sms => Resource::Sms(s.gpu),
+                Short::Memory => Resource::Memory(s.gpu),
+                Short::Gpus => Resource::Gpus,
+            };
+            let has = match resource {
+                Resource::Cores => d.node().leasable_cores().len().into(),
+                _ => s.available,
+            };
+            Rejection::Never {
+                resource,
+                asked: s.needed,
+                has,
+            }
+        }
+        None => Rejection::Invalid {
+            field: "spec",
+            why: refusal.to_string(),
+        },
+    }
+}
+
+pub(super) fn update(
+    d: &Durable,
+    v: &mut Volatile,
+    caller: &Caller,
+    name: &Name,
+    rules: Option<&RebalanceSpec>,
+    policy: Option<Policy>,
+    replan: bool,
+) -> Result<Decision, Rejection> {
+    let job = named(d, caller, name)?;
+    let mut events = Vec::new();
+    let mut changed = job.clone();
+    if rules.is_some() || policy.is_some() {
+        let rebalance = rules.unwrap_or(&job.spec.rebalance).clone();
+        check_rules(&rebalance)?;
+        let policy = policy.unwrap_or(job.spec.policy);
+        changed.spec.policy = policy;
+        events.push(Event::JobUpdated {
+            id: job.id,
+            rebalance,
+            policy,
+        });
+    }
+    if replan && job.phase == JobPhase::Admitted {
+        let new = plan_for(d, &changed, &room_of(d, job))?;
+        if job.plan.as_ref() != Some(&new) {
+            v.rulings.remove(&job.id);
+            events.push(Event::JobReplanned {
+                id: job.id,
+                plan: new,
+                reason: "asked for by its owner".into(),
+            });
+        }
+    }
+    Ok(Decision {
+        events,
+        reply: Answer::Reply(Reply::Job(job.id)),
+    })
+}
+
+fn named<'a>(d: &'a Durable, caller: &Caller, name: &Name) -> Result<&'a Job, Rejection> {
+    let own = d.job_named(&caller.tenant, name);
+    let any = || {
+        d.jobs()
+            .values()
+            .find(|j| caller.admin && j.spec.name == *name)
+    };
+    own.or_else(any)
+        .ok_or_else(|| Rejection::NotFound(format!("job {name}")))
+}
+
+pub(super) fn cancel(d: &Durable, caller: &Caller, name: &Name) -> Result<Decision, Rejection> {
+    let job = named(d, caller, name)?;
+    let mine = |l: &&crate::lease::Lease| matches!(l.ask, Ask::Stage(m) if m.job == job.id);
+    let over = |l: &crate::lease::Lease| match l.phase.holder() {
+        None => Some(ended(l, End::Revoked, None)),
+        Some(_) if l.phase.is_usable() => Some(Event::LeaseQuarantined {
+            id: l.id,
+            fence: l.fence.next(),
+            cause: Cause::Revoked,
+        }),
+        Some(_) => None,
+    };
+    let mut events: Vec<Event> = d.leases().values().filter(mine).filter_map(over).collect();
+    events.push(Event::JobEnded { id: job.id });
+    Ok(Decision {
+        events,
+        reply: Answer::Reply(Reply::Job(job.id)),
+    })
+}
+
+/// A worker's report joins its job's balance; if the balance wants a look, the job is judged.
+pub(super) fn report(
+    d: &Durable,
+    v: &mut Volatile,
+    now: Time,
+    caller: &Caller,
+    (id, fence): (LeaseId, Fence),
+    report: &Report,
+) -> Result<Decision, Rejection> {
+    let lease = find_fenced(d, caller, id, fence)?;
+    let Ask::Stage(member) = lease.ask else {
+        let why = "this lease is of no job, so nobody balances it; acquire with a job and a stage";
+        return Err(Rejection::Invalid {
+            field: "report",
+            why: why.into(),
+        });
+    };
+    let (Some(job), Some(watch)) = (d.jobs().get(&member.job), v.watches.get_mut(&member.job))
+    else {
+        return Ok(Decision::done());
+    };
+    let report = Report {
+        stage: member.stage,
+        worker: member.worker,
+        at: now,
+        ..report.clone()
+    };
+    watch.ingest(&report).map_err(|e| Rejection::Invalid {
+        field: "report",
+        why: e.to_string(),
+    })?;
+    let Some(plan) = &job.plan else {
+        return Ok(Decision::done());
+    };
+    let free = free_beside(d, plan);
+    let context = JobContext {
+        spec: &job.spec,
+        plan,
+        settled: settled(d, job),
+        free,
+        eta: None,
+    };
+    let Some(verdict) = watch.poll(&context) else {
+        return Ok(Decision::done());
+    };
+    let profiles = profiles_of(d, &job.tenant, &job.spec);
+    let room = room_of(d, job);
+    let inputs = Inputs {
+        scale: &job.scale,
+        learned: &job.learned,
+        profiles: &profiles,
+        ..Inputs::declared(&job.spec)
+    };
+    let costs = rebalance::Costs::default();
+    let judged = rebalance::judge(&Case {
+        inputs,
+        plan,
+        node: d.node(),
+        room: &room,
+        verdict: &verdict,
+        costs,
+    });
+    let (events, stayed) = ruled(job, &judged);
+    v.rulings.insert(
+        job.id,
+        Ruling {
+            free,
+            stayed,
+            detail: judged.sentence(),
+        },
+    );
+    Ok(Decision::of(events))
+}
+
+/// A judgement as events, and the reason if the shares stay.
+fn ruled(job: &Job, judged: &Judgement) -> (Vec<Event>, Option<StayReason>) {
+    let id = job.id;
+    let mut events = Vec::new();
+    if let Some(r) = judged
+        .refit
+        .as_ref()
+        .filter(|r| r.scale != job.scale || r.learned != job.learned)
+    {
+        events.push(Event::JobRefitted {
+            id,
+            scale: r.scale.clone(),
+            learned: r.learned.clone(),
+        });
+    }
+    match &judged.decision {
+        Ruled::Move(m) => {
+            events.push(Event::JobReplanned {
+                id,
+                plan: m.plan.clone(),
+                reason: judged.sentence(),
+            });
+            (events, None)
+        }
+        Ruled::Stay { reason, detail } => {
+            events.push(Event::JobStayed {
+                id,
+                reason: detail.clone(),
+            });
+            (events, Some(*reason))
+        }
+    }
+}
+
+/// No resize of the job is under way: every worker has what the plan says.
+pub fn settled(d: &Durable, job: &Job) -> bool {
+    let Some(plan) = &job.plan else { return false };
+    slots(job).all(|(m, slot)| {
+        let wanted = plan
+            .stages
+            .get(usize::from(m.stage.0))
+            .and_then(|s| s.workers.get(m.worker.0 as usize));
+        match slot.lease.and_then(|id| d.leases().get(&id)) {
+            Some(l) => l.held == l.target && Some(&l.target) == wanted,
+            None => Some(&slot.unclaimed) == wanted,
+        }
+    })
+}
+
+fn free_beside(d: &Durable, plan: &Plan) -> Free {
+    let room = free_room(d);
+    let on = |id| room.gpus.get(id).copied().unwrap_or_default();
+    Free {
+        cores: room.cores.len(),
+        sms: plan
+            .gpus
+            .iter()
+            .map(|id| on(id).0)
+            .min()
+            .unwrap_or_default(),
+        memory: plan
+            .gpus
+            .iter()
+            .map(|id| on(id).1)
+            .min()
+            .unwrap_or_default(),
+    }
+}

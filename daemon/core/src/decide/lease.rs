@@ -1,0 +1,504 @@
+//! Commands about one lease: acquire, attach, renew, release, revoke, clear, abandon.
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+
+use super::job::{plan_for, room_of};
+use super::{Answer, Decision, find, find_fenced, fit};
+use crate::command::{Acquire, Caller, Rejection, Reply};
+use crate::event::Event;
+use crate::grant::{Ask, GpuAsk, Member, SmAsk, Vector};
+use crate::id::{Fence, Generation, JobId, LeaseId};
+use crate::job::{Job, JobPhase, Plan};
+use crate::lease::{Cause, End, Holder, Lease, Phase};
+use crate::node::PoolKind;
+use crate::state::{Durable, Effect, slot};
+use crate::unit::{Bytes, Millis, Time};
+use crate::volatile::Volatile;
+
+/// Least and most TTL. Below a second, a heartbeat costs more than the lease; above an hour it is no heartbeat.
+pub const TTL_MIN: Millis = Millis::secs(1);
+/// See [`TTL_MIN`].
+pub const TTL_MAX: Millis = Millis::secs(3600);
+/// Most GPUs of one lease.
+pub const LEASE_GPUS_MAX: usize = 16;
+/// Most processes of one worker.
+pub const PROCESSES_MAX: u32 = 1024;
+
+pub(super) const fn end_name(how: End) -> &'static str {
+    match how {
+        End::Released => "it was released",
+        End::Expired => "it expired",
+        End::Revoked => "it was revoked",
+        End::Failed => "its process tree ended, or the machine restarted",
+        End::Abandoned => "nobody waited for it in the queue",
+    }
+}
+
+pub(super) fn acquire(d: &Durable, v: &Volatile, a: &Acquire) -> Result<Decision, Rejection> {
+    if let Some(answer) = remembered(d, a)? {
+        return Ok(answer);
+    }
+    check(d, v, a)?;
+    let lease = new_lease(d, a);
+    if let Some((id, plan)) = unpark(d, &a.ask) {
+        let target = share_in(&plan, &a.ask);
+        let events = [
+            Event::JobAdmitted { id, plan },
+            Event::LeaseGranted {
+                lease: granted(&lease, target),
+            },
+        ];
+        return Ok(Decision::about(lease.id, events));
+    }
+    match room(d, &lease, None) {
+        Ok(target) => {
+            let granted = granted(&lease, target);
+            Ok(Decision::about(
+                lease.id,
+                [Event::LeaseGranted { lease: granted }],
+            ))
+        }
+        Err(Rejection::Short { .. } | Rejection::JobQueued(_) | Rejection::SlotTaken { .. })
+            if a.wait =>
+        {
+            if d.queue().count() >= v.settings.queue_max as usize {
+                return Err(Rejection::Limit {
+                    what: "requests in the queue",
+                    limit: v.settings.queue_max.into(),
+                });
+            }
+            let id = lease.id;
+            Ok(Decision {
+                events: vec![Event::LeaseQueued { lease }],
+                reply: Answer::Reply(Reply::Waiting(id)),
+            })
+        }
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// A parked job's plan, if its worker asks and there is room for all of the job again.
+pub(super) fn unpark(d: &Durable, ask: &Ask) -> Option<(JobId, Plan)> {
+    let Ask::Stage(member) = ask else { return None };
+    let job = d
+        .jobs()
+        .get(&member.job)
+        .filter(|j| j.phase == JobPhase::Parked)?;
+    Some((job.id, plan_for(d, job, &room_of(d, job)).ok()?))
+}
+
+fn share_in(plan: &Plan, ask: &Ask) -> Vector {
+    let Ask::Stage(m) = ask else {
+        return Vector::empty();
+    };
+    let stage = plan.stages.get(usize::from(m.stage.0));
+    stage
+        .and_then(|s| s.workers.get(m.worker.0 as usize))
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// The answer to a request that was made before.
+fn remembered(d: &Durable, a: &Acquire) -> Result<Option<Decision>, Rejection> {
+    let Some(r) = d.requests().get(&(a.tenant.clone(), a.request)) else {
+        return Ok(None);
+    };
+    if r.body != a.body {
+        return Err(Rejection::OtherBody(a.request));
+    }
+    let Effect::Lease { id, fence, end } = r.effect else {
+        return Err(Rejection::OtherBody(a.request));
+    };
+    let reply = match (d.leases().get(&id), end) {
+        (Some(l), _) if l.phase == Phase::Queued => Reply::Waiting(id),
+        (Some(l), _) => Reply::Lease(Lease { fence, ..l.clone() }.into()),
+        (None, Some((how, last))) => {
+            let stub = Lease {
+                fence: last,
+                phase: Phase::Ended(how),
+                ..new_lease(d, a)
+            };
+            Reply::Lease(Lease { id, ..stub }.into())
+        }
+        (None, None) => return Err(Rejection::NotFound(id.to_string())),
+    };
+    Ok(Some(Decision {
+        events: vec![],
+        reply: Answer::Reply(reply),
+    }))
+}
+
+fn new_lease(d: &Durable, a: &Acquire) -> Lease {
+    Lease {
+        id: d.next_lease(),
+        tenant: a.tenant.clone(),
+        request: a.request,
+        body: a.body,
+        ask: a.ask.clone(),
+        enforced: a.enforced,
+        resize: a.resize,
+        processes: a.processes,
+        ttl: a.ttl,
+        priority: a.priority,
+        fence: Fence(1),
+        generation: Generation(1),
+        held: Vector::empty(),
+        target: Vector::empty(),
+        phase: Phase::Queued,
+    }
+}
+
+/// The lease with its share.
+pub(super) fn granted(lease: &Lease, target: Vector) -> Lease {
+    let phase = if lease.enforced {
+        Phase::Pending
+    } else {
+        Phase::Active {
+            holder: None,
+            verified: false,
+        }
+    };
+    let held = if lease.enforced {
+        Vector::empty()
+    } else {
+        target.clone()
+    };
+    Lease {
+        held,
+        target,
+        phase,
+        ..lease.clone()
+    }
+}
+
+/// Everything about a request that does not depend on what is free.
+fn check(d: &Durable, v: &Volatile, a: &Acquire) -> Result<(), Rejection> {
+    let invalid = |field, why: String| Err(Rejection::Invalid { field, why });
+    if d.draining() {
+        return Err(Rejection::Draining);
+    }
+    if d.leases().len() >= v.settings.leases_max as usize {
+        return Err(Rejection::Limit {
+            what: "live leases",
+            limit: v.settings.leases_max.into(),
+        });
+    }
+    if a.ttl < TTL_MIN || a.ttl > TTL_MAX {
+        return invalid(
+            "ttl_ms",
+            format!("{} is not between {TTL_MIN} and {TTL_MAX}", a.ttl),
+        );
+    }
+    if a.processes == 0 || a.processes > PROCESSES_MAX {
+        return invalid(
+            "processes",
+            format!("{} is not between 1 and {PROCESSES_MAX}", a.processes),
+        );
+    }
+    match (d.node().kind, a.enforced) {
+        (PoolKind::Local, false) => {
+            return invalid(
+                "unenforced",
+                "this pool is real: every lease on it is enforced; leave the field out".into(),
+            );
+        }
+        (PoolKind::Synthetic, true) => {
+            return invalid(
+                "unenforced",
+                "this pool is synthetic, so nobody enforces a lease; ask with unenforced = true"
+                    .into(),
+            );
+        }
+        _ => {}
+    }
+    match &a.ask {
+        Ask::Alone { cores, gpus } => check_alone(*cores, gpus),
+        Ask::Stage(member) => find_member(d, a, *member).map(|_| ()),
+    }
+}
+
+fn check_alone(cores: u32, gpus: &[GpuAsk]) -> Result<(), Rejection> {
+    let invalid = |field, why: &str| {
+        Err(Rejection::Invalid {
+            field,
+            why: why.into(),
+        })
+    };
+    if cores == 0 && gpus.is_empty() {
+        return invalid(
+            "cores",
+            "nothing is asked; ask for cores, for a GPU share, or for a job's stage",
+        );
+    }
+    if gpus.len() > LEASE_GPUS_MAX {
+        return Err(Rejection::Limit {
+            what: "GPUs of one lease",
+            limit: LEASE_GPUS_MAX as u64,
+        });
+    }
+    for ask in gpus {
+        match ask.sms {
+            SmAsk::Percent(p) if !(1..=100).contains(&p) => {
+                return invalid("percent", "a percentage is 1 to 100");
+            }
+            SmAsk::Count(n) if n.0 == 0 => {
+                return invalid("sms", "a GPU share needs at least one SM");
+            }
+            _ => {}
+        }
+        if ask.memory == Bytes(0) {
+            return invalid(
+                "memory_bytes",
+                "a GPU share needs memory: even an empty context takes some",
+            );
+        }
+        if ask.gpu.is_some() && gpus.iter().filter(|g| g.gpu == ask.gpu).count() > 1 {
+            return invalid("gpu", "a GPU is named twice");
+        }
+    }
+    Ok(())
+}
+
+fn find_member<'a>(d: &'a Durable, a: &Acquire, m: Member) -> Result<&'a Job, Rejection> {
+    let job = d.jobs().get(&m.job).filter(|j| j.tenant == a.tenant);
+    let job = job.ok_or_else(|| Rejection::NotFound(m.job.to_string()))?;
+    let stage = job
+        .spec
+        .stages
+        .get(usize::from(m.stage.0))
+        .ok_or_else(|| Rejection::NotFound(m.stage.to_string()))?;
+    if m.worker.0 >= stage.workers {
+        let why = format!(
+            "stage {} has {} workers; indices start at 0",
+            stage.name, stage.workers
+        );
+        return Err(Rejection::Invalid {
+            field: "worker",
+            why,
+        });
+    }
+    Ok(job)
+}
+
+/// The share that a request would get now. `entry` is set for a request that is in the queue already: it need
+/// not respect those behind it.
+pub(super) fn room(
+    d: &Durable,
+    lease: &Lease,
+    entry: Option<LeaseId>,
+) -> Result<Vector, Rejection> {
+    match &lease.ask {
+        Ask::Alone { cores, gpus } => {
+            let vector = fit(d, *cores, gpus)?;
+            match ahead(d, lease, &vector, entry) {
+                None => Ok(vector),
+                Some(first) => Err(Rejection::Short {
+                    resource: if *cores > 0 {
+                        crate::command::Resource::Cores
+                    } else {
+                        crate::command::Resource::Sms(None)
+                    },
+                    asked: (*cores).into(),
+                    free: 0,
+                    short_by: (*cores).max(1).into(),
+                    holder: Some(format!("the queue: {first} waits for them first")),
+                }),
+            }
+        }
+        Ask::Stage(member) => {
+            let job = d
+                .jobs()
+                .get(&member.job)
+                .ok_or_else(|| Rejection::NotFound(member.job.to_string()))?;
+            if job.phase != JobPhase::Admitted {
+                return Err(Rejection::JobQueued(job.spec.name.clone()));
+            }
+            let slot =
+                slot(job, *member).ok_or_else(|| Rejection::NotFound(member.stage.to_string()))?;
+            match slot.lease {
+                None => Ok(slot.unclaimed.clone()),
+                Some(id) => Err(Rejection::SlotTaken {
+                    stage: job.spec.stages[usize::from(member.stage.0)].name.clone(),
+                    worker: member.worker.0,
+                    lease: id,
+                }),
+            }
+        }
+    }
+}
+
+/// Backfill delays nobody: whoever uses a kind of resource that an earlier entry of the queue waits for, waits
+/// behind it. Returns that entry.
+fn ahead(d: &Durable, lease: &Lease, wanted: &Vector, entry: Option<LeaseId>) -> Option<LeaseId> {
+    let before = d
+        .queue()
+        .take_while(|q| Some(q.id) != entry && (entry.is_some() || q.priority >= lease.priority));
+    for waiting in before {
+        let Ask::Alone { cores, gpus } = &waiting.ask else {
+            continue;
+        };
+        let same_gpu = gpus.iter().any(|g| match g.gpu {
+            Some(id) => wanted.gpus.contains_key(&id),
+            None => !wanted.gpus.is_empty(),
+        });
+        if (*cores > 0 && !wanted.cores.is_empty()) || same_gpu {
+            return Some(waiting.id);
+        }
+    }
+    None
+}
+
+pub(super) fn attach(
+    d: &Durable,
+    caller: &Caller,
+    id: LeaseId,
+    fence: Fence,
+    holder: &Holder,
+) -> Result<Decision, Rejection> {
+    let lease = find_fenced(d, caller, id, fence)?;
+    let phase = lease.phase.name();
+    let wrong = |wanted| Err(Rejection::WrongPhase { id, phase, wanted });
+    match &lease.phase {
+        _ if !lease.enforced => return wrong("nobody enforces it, so nobody attaches to it"),
+        Phase::Pending => {}
+        Phase::Attached(h)
+        | Phase::Active {
+            holder: Some(h), ..
+        } if h == holder => {}
+        Phase::Attached(_) | Phase::Active { .. } => return wrong("another process tree holds it"),
+        _ => return wrong("only a pending lease can be attached to"),
+    }
+    Ok(Decision::about(
+        id,
+        [Event::LeaseAttached {
+            id,
+            holder: holder.clone(),
+            fence: fence.next(),
+        }],
+    ))
+}
+
+/// A renewal that came while its clock was closing: by now the expiry is committed or the clock is open again.
+pub(super) fn renew(
+    d: &Durable,
+    v: &Volatile,
+    now: Time,
+    caller: &Caller,
+    id: LeaseId,
+    fence: Fence,
+) -> Result<Decision, Rejection> {
+    let lease = find_fenced(d, caller, id, fence)?;
+    if !lease.phase.is_usable() {
+        return Err(Rejection::WrongPhase {
+            id,
+            phase: lease.phase.name(),
+            wanted: "it can be renewed no more",
+        });
+    }
+    if let Some(clock) = v.clocks.get(&id) {
+        clock.renew(fence, now.after(lease.ttl));
+    }
+    Ok(Decision::about(id, []))
+}
+
+pub(super) fn release(
+    d: &Durable,
+    caller: &Caller,
+    id: LeaseId,
+    fence: Fence,
+) -> Result<Decision, Rejection> {
+    if let Some((tenant, End::Released, last)) = d.ended(id)
+        && (caller.admin || *tenant == caller.tenant)
+        && fence <= last
+    {
+        return Ok(Decision::done()); // said again: it is released
+    }
+    let lease = find(d, caller, id)?;
+    if matches!(lease.phase, Phase::Draining(_)) && fence.next() == lease.fence {
+        return Ok(Decision::about(id, [])); // said again: it is being released
+    }
+    if lease.fence != fence {
+        return Err(Rejection::Fenced {
+            id,
+            given: fence,
+            current: lease.fence,
+        });
+    }
+    Ok(Decision::about(id, [give_back(lease)]))
+}
+
+/// The event by which a usable lease (or a queue entry) is given back.
+pub(super) fn give_back(lease: &Lease) -> Event {
+    match lease.phase.holder() {
+        Some(_) => Event::LeaseDraining {
+            id: lease.id,
+            fence: lease.fence.next(),
+        },
+        None => ended(lease, End::Released, None),
+    }
+}
+
+pub(super) fn ended(lease: &Lease, how: End, reason: Option<String>) -> Event {
+    Event::LeaseEnded {
+        id: lease.id,
+        fence: lease.fence.next(),
+        how,
+        reason,
+    }
+}
+
+pub(super) fn revoke(d: &Durable, caller: &Caller, id: LeaseId) -> Result<Decision, Rejection> {
+    let lease = find(d, caller, id)?;
+    let event = match &lease.phase {
+        Phase::Quarantined { .. } => return Ok(Decision::about(id, [])),
+        p if p.holder().is_none() => ended(lease, End::Revoked, None),
+        _ => Event::LeaseQuarantined {
+            id,
+            fence: lease.fence.next(),
+            cause: Cause::Revoked,
+        },
+    };
+    Ok(Decision::about(id, [event]))
+}
+
+pub(super) fn clear(
+    d: &Durable,
+    caller: &Caller,
+    id: LeaseId,
+    reason: &str,
+) -> Result<Decision, Rejection> {
+    if !caller.admin {
+        return Err(Rejection::NotAdmin);
+    }
+    let lease = find(d, caller, id)?;
+    let how = match &lease.phase {
+        Phase::Quarantined { cause, .. } => end_of(*cause),
+        Phase::Draining(_) => End::Released,
+        p => {
+            return Err(Rejection::WrongPhase {
+                id,
+                phase: p.name(),
+                wanted: "only a quarantined or draining lease can be cleared; revoke it first",
+            });
+        }
+    };
+    Ok(Decision::about(
+        id,
+        [ended(lease, how, Some(reason.into()))],
+    ))
+}
+
+pub(super) const fn end_of(cause: Cause) -> End {
+    match cause {
+        Cause::Expired => End::Expired,
+        Cause::Revoked => End::Revoked,
+    }
+}
+
+pub(super) fn abandon(d: &Durable, id: LeaseId) -> Decision {
+    match d.leases().get(&id) {
+        Some(l) if l.phase == Phase::Queued => Decision::of([ended(l, End::Abandoned, None)]),
+        _ => Decision::done(),
+    }
+}

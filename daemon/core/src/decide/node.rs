@@ -1,0 +1,133 @@
+//! Commands about the node and about profiles: discovery, drain, trials, imports.
+use alloc::format;
+use alloc::vec::Vec;
+
+use super::{Answer, Decision};
+use crate::command::{Caller, Rejection, Reply};
+use crate::curve::{Point, Profile, ProfileKey};
+use crate::event::Event;
+use crate::node::{Node, Unavailable};
+use crate::state::Durable;
+
+/// Points of one profile: a full grid of 8 batches × 16 cores × 66 SM counts fits.
+pub const POINTS_MAX: usize = 10_000;
+/// Profiles of a node.
+pub const PROFILES_MAX: usize = 10_000;
+
+pub(super) fn trial(d: &Durable, key: &ProfileKey, point: &Point) -> Result<Decision, Rejection> {
+    check_point(point)?;
+    let points = d.profiles().get(key).map_or(0, |p| p.points.len());
+    if points >= POINTS_MAX {
+        return Err(Rejection::Limit {
+            what: "points of a profile",
+            limit: POINTS_MAX as u64,
+        });
+    }
+    if points == 0 && d.profiles().len() >= PROFILES_MAX {
+        return Err(Rejection::Limit {
+            what: "profiles",
+            limit: PROFILES_MAX as u64,
+        });
+    }
+    let event = Event::TrialReported {
+        key: key.clone(),
+        point: point.clone(),
+    };
+    Ok(Decision {
+        events: [event].into(),
+        reply: Answer::Reply(Reply::Points(points as u32 + 1)),
+    })
+}
+
+pub(super) fn import(profile: &Profile) -> Result<Decision, Rejection> {
+    if profile.points.len() > POINTS_MAX {
+        return Err(Rejection::Limit {
+            what: "points of a profile",
+            limit: POINTS_MAX as u64,
+        });
+    }
+    profile.points.iter().try_for_each(check_point)?;
+    let points = profile.points.len() as u32;
+    let event = Event::ProfileImported {
+        profile: profile.clone(),
+    };
+    Ok(Decision {
+        events: [event].into(),
+        reply: Answer::Reply(Reply::Points(points)),
+    })
+}
+
+fn check_point(p: &Point) -> Result<(), Rejection> {
+    let invalid = |field, why| Err(Rejection::Invalid { field, why });
+    if !(p.weight.is_finite() && p.weight > 0.0) {
+        return invalid(
+            "weight",
+            format!("{} is not a finite number above zero", p.weight),
+        );
+    }
+    if p.batch == 0 || p.replicas == 0 {
+        return invalid("batch", "batch and replicas are at least 1".into());
+    }
+    if p.cores == 0 && p.sms.0 == 0 {
+        return invalid(
+            "cores",
+            "a trial without cores and SMs measures nothing".into(),
+        );
+    }
+    Ok(())
+}
+
+pub(super) fn drain(d: &Durable, caller: &Caller, draining: bool) -> Result<Decision, Rejection> {
+    if !caller.admin {
+        return Err(Rejection::NotAdmin);
+    }
+    let events: &[Event] = &[Event::NodeDrained { draining }];
+    Ok(Decision::of(if d.draining() == draining {
+        Vec::new()
+    } else {
+        events.to_vec()
+    }))
+}
+
+/// Capacity is what is installed. It never falls below what is counted: what is missing becomes unavailable.
+pub(super) fn discovered(d: &Durable, node: &Node, unavailable: &Unavailable) -> Decision {
+    let mut events = Vec::new();
+    let empty = d.leases().is_empty() && d.jobs().values().all(|j| j.slots.is_empty());
+    let (mut node, mut unavailable) = (node.clone(), unavailable.clone());
+    if !empty {
+        keep_what_is_counted(d, &mut node, &mut unavailable);
+    }
+    if node != *d.node() {
+        events.push(Event::NodeInstalled { node });
+    }
+    if unavailable != *d.unavailable() {
+        events.push(Event::UnavailableChanged { unavailable });
+    }
+    Decision::of(events)
+}
+
+/// Hardware that vanished while something is counted on it stays in the books, as unavailable.
+fn keep_what_is_counted(d: &Durable, node: &mut Node, unavailable: &mut Unavailable) {
+    let old = d.node();
+    for core in &old.cores {
+        if node.cores.binary_search_by_key(&core.id, |c| c.id).is_err() {
+            node.cores.push(core.clone());
+            unavailable.cores.insert(core.id);
+        }
+    }
+    node.cores.sort_by_key(|c| c.id);
+    let owned: crate::cpuset::CpuSet = d.pool().owned().map(|(core, _)| core).collect();
+    node.reserved_cores = node.reserved_cores.difference(&owned);
+    for gpu in &old.gpus {
+        let used = d.pool().used(gpu.id);
+        let same = node.gpu(gpu.id).is_some_and(|g| {
+            g.uuid == gpu.uuid && g.sms >= used.sms && g.leasable_memory() >= used.memory
+        });
+        if !same && used != Default::default() {
+            node.gpus.retain(|g| g.id != gpu.id);
+            node.gpus.push(gpu.clone());
+            unavailable.gpus.insert(gpu.id, (gpu.sms, gpu.memory));
+        }
+    }
+    node.gpus.sort_by_key(|g| g.id);
+}

@@ -1,0 +1,184 @@
+//! What holders say and what reconciliers see: acknowledgements and observations. Only what was observed frees
+//! anything.
+use alloc::vec::Vec;
+
+use super::lease::{end_of, ended};
+use super::{Decision, find_fenced};
+use crate::command::{Caller, Observation, Rejection, Seen};
+use crate::event::Event;
+use crate::grant::{GpuShare, Resize, Vector};
+use crate::id::{Fence, Generation, GpuId, LeaseId};
+use crate::lease::{End, Lease, Phase};
+use crate::state::Durable;
+use crate::unit::{Bytes, Sms};
+use crate::volatile::Volatile;
+
+/// The worker says that it has applied a generation. Believed only together with an observation.
+pub(super) fn acknowledge(
+    d: &Durable,
+    v: &mut Volatile,
+    caller: &Caller,
+    (id, fence, generation): (LeaseId, Fence, Generation),
+    effective: &Vector,
+) -> Result<Decision, Rejection> {
+    let lease = find_fenced(d, caller, id, fence)?;
+    if generation > lease.generation {
+        let why = alloc::format!(
+            "{generation} has not been asked for; the latest is {}",
+            lease.generation
+        );
+        return Err(Rejection::Invalid {
+            field: "generation",
+            why,
+        });
+    }
+    let fits = effective
+        .gpus
+        .iter()
+        .all(|(gpu, s)| lease.target.gpus.get(gpu).is_some_and(|t| s.cap <= t.cap));
+    if generation == lease.generation && fits {
+        v.acknowledged.insert(id, generation);
+        if !lease.enforced && lease.held != lease.target {
+            return Ok(Decision::of([Event::LeaseHeld {
+                id,
+                held: lease.target.clone(),
+            }]));
+        }
+    }
+    Ok(Decision::done())
+}
+
+/// What a reconciler saw of a lease's tree.
+pub(super) fn observe(d: &Durable, v: &Volatile, o: &Observation) -> Decision {
+    let Some(lease) = d.leases().get(&o.lease).filter(|l| l.fence == o.fence) else {
+        return Decision::done();
+    };
+    if o.gone {
+        return match &lease.phase {
+            Phase::Draining(_) => Decision::of([ended(lease, End::Released, None)]),
+            Phase::Quarantined { cause, .. } => Decision::of([ended(lease, end_of(*cause), None)]),
+            Phase::Attached(_) | Phase::Active { .. } => {
+                Decision::of([ended(lease, End::Failed, None)])
+            }
+            _ => Decision::done(),
+        };
+    }
+    match &lease.phase {
+        Phase::Attached(_) => attached(lease, o),
+        Phase::Active { verified, .. } => active(lease, v, o, *verified),
+        Phase::Draining(_) => draining(lease, o),
+        _ => Decision::done(),
+    }
+}
+
+fn cores_bound(lease: &Lease, o: &Observation) -> bool {
+    lease.target.cores.is_empty()
+        || o.cores
+            .as_ref()
+            .is_some_and(|c| !c.is_empty() && c.is_subset(&lease.target.cores))
+}
+
+/// Cores are read back: from here on the lease is active.
+fn attached(lease: &Lease, o: &Observation) -> Decision {
+    let id = lease.id;
+    if !cores_bound(lease, o) {
+        return Decision::done();
+    }
+    let mut events = Vec::new();
+    let old_clients = o.gpus.iter().any(|(gpu, seen)| too_wide(lease, *gpu, seen));
+    // A first attach has an empty `held`: the share was reserved for it. After a restart of the worker's process the
+    // old contexts must be gone before what they held counts as given up.
+    if lease.held != lease.target && (lease.held.is_empty() || !old_clients) {
+        events.push(Event::LeaseHeld {
+            id,
+            held: lease.target.clone(),
+        });
+    }
+    events.push(Event::LeaseActivated { id });
+    Decision::of(events)
+}
+
+fn too_wide(lease: &Lease, gpu: GpuId, seen: &Seen) -> bool {
+    seen.clients > 0 && seen.cap > lease.target.gpus.get(&gpu).map_or(Sms(0), |s| s.cap)
+}
+
+fn active(lease: &Lease, v: &Volatile, o: &Observation, verified: bool) -> Decision {
+    let id = lease.id;
+    let mut events = Vec::new();
+    if lease.held != lease.target {
+        let held = observed(lease, v, o);
+        if held != lease.held {
+            events.push(Event::LeaseHeld { id, held });
+        }
+    }
+    let right = |(gpu, share): (&GpuId, &GpuShare)| {
+        o.gpus
+            .get(gpu)
+            .is_some_and(|s| s.clients > 0 && s.cap <= share.cap && s.memory <= share.memory)
+    };
+    if !verified && !lease.target.gpus.is_empty() && lease.target.gpus.iter().all(right) {
+        events.push(Event::LeaseVerified { id });
+    }
+    Decision::of(events)
+}
+
+/// What the holder has now, as far as it was seen. Never less than what may still be in use.
+fn observed(lease: &Lease, v: &Volatile, o: &Observation) -> Vector {
+    let cores = match &o.cores {
+        _ if lease.held.cores == lease.target.cores => lease.target.cores.clone(),
+        Some(_) if cores_bound(lease, o) => lease.target.cores.clone(),
+        Some(c) => lease
+            .counted()
+            .cores
+            .intersection(&c.union(&lease.target.cores)),
+        None => lease.held.cores.clone(),
+    };
+    let applied = v.acknowledged.get(&lease.id) == Some(&lease.generation);
+    let mut gpus = lease.held.gpus.clone();
+    let ids: Vec<GpuId> = lease.counted().gpus.keys().copied().collect();
+    for gpu in ids {
+        let target = lease.target.gpus.get(&gpu).copied().unwrap_or_default();
+        let held = lease.held.gpus.get(&gpu).copied().unwrap_or_default();
+        let confirmed = match o.gpus.get(&gpu) {
+            Some(seen) => applied && !too_wide(lease, gpu, seen) && !too_fat(lease, gpu, seen),
+            None => false,
+        };
+        // A grow needs no proof that nothing is left behind: it was reserved when it became the target.
+        let grows = held.guarantee <= target.guarantee
+            && held.cap <= target.cap
+            && held.memory <= target.memory;
+        let now = if confirmed || (grows && applied && lease.resize != Resize::Fixed) {
+            target
+        } else {
+            held
+        };
+        if now == GpuShare::default() {
+            gpus.remove(&gpu)
+        } else {
+            gpus.insert(gpu, now)
+        };
+    }
+    Vector { cores, gpus }
+}
+
+fn too_fat(lease: &Lease, gpu: GpuId, seen: &Seen) -> bool {
+    seen.clients > 0 && seen.memory > lease.target.gpus.get(&gpu).map_or(Bytes(0), |s| s.memory)
+}
+
+/// Given back: cores are free when the tree is off them, SMs and bytes when it is off the GPU.
+fn draining(lease: &Lease, o: &Observation) -> Decision {
+    let mut held = lease.held.clone();
+    if o.cores.as_ref().is_some_and(|c| c.is_disjoint(&held.cores)) {
+        held.cores = Default::default();
+    }
+    held.gpus
+        .retain(|gpu, _| o.gpus.get(gpu).is_none_or(|seen| seen.clients > 0));
+    if held.is_empty() {
+        return Decision::of([ended(lease, End::Released, None)]);
+    }
+    if held == lease.held {
+        Decision::done()
+    } else {
+        Decision::of([Event::LeaseHeld { id: lease.id, held }])
+    }
+}

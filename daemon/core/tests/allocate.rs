@@ -1,0 +1,132 @@
+//! Properties of the allocator: waterfill equals exhaustive search, ebrl never beats it, every solution keeps the
+//! rules and explains itself, and solving again changes nothing.
+#![allow(missing_docs, reason = "a test")]
+mod oracle;
+
+use evenkeel_core::allocate::{Infeasible, Problem, Solution, rules, solve};
+use evenkeel_core::job::{Policy, SmMode};
+use oracle::{cases, exhaustive, problem};
+
+const SEED: u64 = 0x5eed;
+
+fn fixed(s: &Solution) -> impl Fn(usize) -> Option<(u32, evenkeel_core::unit::Sms, u32)> + '_ {
+    |i| Some((s.stages[i].cores, s.stages[i].sms, s.stages[i].batch))
+}
+
+/// Counts of the interesting cases: a property that never sees them proves nothing.
+#[derive(Debug, Default)]
+struct Seen {
+    solved: u64,
+    infeasible: u64,
+    one_group: u64,
+    caps: u64,
+    sms_bind: u64,
+    cores_bind: u64,
+    memory_binds: u64,
+    batch_matters: u64,
+    ebrl_lost: u64,
+}
+
+#[test]
+fn waterfill_equals_exhaustive_search_and_ebrl_never_beats_it() {
+    let mut seen = Seen::default();
+    for i in 0..cases(1_000) {
+        check(&problem(SEED.wrapping_add(i)), i, &mut seen);
+    }
+    println!("{seen:?}");
+    for (what, n) in [
+        ("solved", seen.solved),
+        ("infeasible", seen.infeasible),
+        ("one group", seen.one_group),
+        ("cap mode", seen.caps),
+        ("SMs bind", seen.sms_bind),
+        ("cores bind", seen.cores_bind),
+        ("memory binds", seen.memory_binds),
+        ("batch matters", seen.batch_matters),
+        ("ebrl lost", seen.ebrl_lost),
+    ] {
+        assert!(n > 0, "no case in which: {what}");
+    }
+}
+
+fn check(p: &Problem, i: u64, seen: &mut Seen) {
+    let best = match solve(p, None) {
+        Ok(s) => s,
+        Err(e) => {
+            assert!(!matches!(e, Infeasible::Malformed(_)), "case {i}: {e}");
+            assert_eq!(
+                exhaustive(p, |_| None),
+                None,
+                "case {i}: refused ({e}), but something fits"
+            );
+            seen.infeasible += 1;
+            return;
+        }
+    };
+    assert!(best.exact, "case {i}");
+    assert_eq!(rules::broken(p, &best), [], "case {i}: {p:#?}");
+    let oracle = exhaustive(p, fixed(&best)).unwrap();
+    assert_eq!(best.theta.get(), oracle, "case {i}: {p:#?}\n{best:#?}");
+    assert_eq!(
+        solve(p, Some(&best)).as_ref(),
+        Ok(&best),
+        "case {i}: not idempotent {p:#?}"
+    );
+
+    let published = Problem {
+        policy: Policy::Ebrl,
+        ..p.clone()
+    };
+    let ebrl = solve(&published, None).unwrap();
+    assert_eq!(rules::broken(&published, &ebrl), [], "case {i}");
+    assert!(
+        ebrl.theta <= best.theta,
+        "case {i}: ebrl {} waterfill {}",
+        ebrl.theta,
+        best.theta
+    );
+    assert_eq!(
+        solve(&published, Some(&ebrl)).as_ref(),
+        Ok(&ebrl),
+        "case {i}"
+    );
+
+    seen.solved += 1;
+    seen.one_group += u64::from(p.groups == 1);
+    seen.caps += u64::from(p.sm_mode == SmMode::Cap);
+    seen.sms_bind += u64::from(best.marginals.sms > 0.0);
+    seen.cores_bind += u64::from(best.marginals.core > 0.0);
+    seen.ebrl_lost += u64::from(ebrl.theta < best.theta);
+    let roomy = |f: fn(&mut Problem)| {
+        let mut p = p.clone();
+        f(&mut p);
+        solve(&p, None).unwrap().theta > best.theta
+    };
+    seen.memory_binds += u64::from(roomy(|p| p.supply.memory.0 += 1000));
+    seen.batch_matters += u64::from(best.stages.iter().any(|s| s.batch != best.stages[0].batch));
+}
+
+#[test]
+fn the_nearest_of_equal_splits_is_kept() {
+    // Solving a slightly different problem from a split keeps every stage that need not change.
+    let (mut kept, mut solved) = (0, 0);
+    for i in 0..cases(1_000) / 4 {
+        let p = problem(SEED.wrapping_add(i));
+        let Ok(s) = solve(&p, None) else { continue };
+        let mut more = p.clone();
+        more.supply.memory.0 += 1;
+        let Ok(again) = solve(&more, Some(&s)) else {
+            panic!("case {i}: more memory, no split")
+        };
+        assert!(again.theta >= s.theta, "case {i}");
+        solved += 1;
+        if again.theta == s.theta {
+            assert!(
+                again.same_shares(&s),
+                "case {i}: moved for nothing\n{s:#?}\n{again:#?}"
+            );
+            kept += 1;
+        }
+    }
+    assert!(kept > solved / 2 && kept < solved, "{kept} of {solved}");
+}
