@@ -1,0 +1,93 @@
+//! Profiles: trials in, curves out.
+use std::time::Duration;
+
+use evenkeel_proto::v1 as pb;
+use pb::profile_service_client::ProfileServiceClient as Profiles;
+
+use super::required;
+use crate::client::{Client, Repeat};
+use crate::error::Result;
+use crate::model::{FittedProfile, Profile, ProfileKey, ProfilePoint};
+
+impl Client {
+    /// Stores one measurement; durable when this returns. Gives the number of points that the profile has now.
+    ///
+    /// Sent twice it would count twice, so it is repeated only while it has never left.
+    ///
+    /// # Errors
+    /// Those of any call.
+    pub async fn report_trial(&self, key: ProfileKey, point: ProfilePoint) -> Result<u32> {
+        let body = pb::ReportTrialRequest {
+            key: Some(key.into()),
+            point: Some(point.into()),
+        };
+        let answer = self
+            .attempt(Repeat::IfUnsent, Duration::ZERO, body, |channel, request| async move {
+                Profiles::new(channel).report_trial(request).await
+            })
+            .await
+            .map_err(|f| f.error)?;
+        Ok(answer.body.point_count)
+    }
+
+    /// One profile with its fitted curves.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotFound`].
+    pub async fn profile(&self, key: ProfileKey) -> Result<FittedProfile> {
+        let body = pb::GetProfileRequest {
+            key: Some(key.into()),
+        };
+        let answer = self
+            .call(body, |channel, request| async move {
+                Profiles::new(channel).get_profile(request).await
+            })
+            .await?;
+        Ok(answer.body.into())
+    }
+
+    /// The caller's profiles, without their points.
+    ///
+    /// # Errors
+    /// Those of any call.
+    pub async fn profiles(&self) -> Result<Vec<Profile>> {
+        let answer = self
+            .call(pb::ListProfilesRequest {}, |channel, request| async move {
+                Profiles::new(channel).list_profiles(request).await
+            })
+            .await?;
+        Ok(answer.body.profiles.into_iter().map(Into::into).collect())
+    }
+
+    /// Replaces a profile by the one given. Gives the number of its points.
+    ///
+    /// # Errors
+    /// [`crate::Error::Rejected`] says which point is wrong.
+    pub async fn import_profile(&self, profile: Profile) -> Result<u32> {
+        let body = pb::ImportProfileRequest {
+            profile: Some(profile.into()),
+        };
+        let answer = self
+            .call(body, |channel, request| async move {
+                Profiles::new(channel).import_profile(request).await
+            })
+            .await?;
+        Ok(answer.body.point_count)
+    }
+
+    /// A profile as it was measured.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotFound`].
+    pub async fn export_profile(&self, key: ProfileKey) -> Result<Profile> {
+        let body = pb::ExportProfileRequest {
+            key: Some(key.into()),
+        };
+        let answer = self
+            .call(body, |channel, request| async move {
+                Profiles::new(channel).export_profile(request).await
+            })
+            .await?;
+        Ok(required(answer.body.profile, "ExportProfile", "profile")?.into())
+    }
+}
