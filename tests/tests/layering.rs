@@ -42,9 +42,9 @@ const CORE_NEVER: &[(&str, &str)] = &[
 const FLOORS: &[&[&str]] = &[
     &["unit", "id", "cpuset"],
     &["curve", "job", "node", "grant"],
-    &["lease", "clock", "balance", "allocate"],
+    &["lease", "clock", "pool", "settings", "balance", "allocate"],
     &["command", "event", "converge"],
-    &["state"],
+    &["state", "volatile"],
     &["decide", "invariant"],
     &["step"],
 ];
