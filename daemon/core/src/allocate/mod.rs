@@ -399,7 +399,15 @@ impl Solution {
 /// The best split of `problem` by its policy; among equal ones the nearest to `previous`. Deterministic and
 /// idempotent: `solve(p, Some(&s)) == s` for an `s` that `solve(p, _)` gave.
 pub fn solve(problem: &Problem, previous: Option<&Solution>) -> Result<Solution, Infeasible> {
-    let menus = options::Menus::of(problem)?;
+    let first = split(problem, previous);
+    if first.is_err() && previous.is_some() && problem.stages.iter().any(|s| s.curve.is_none()) {
+        return split(problem, None); // what an unmeasured stage had may be too much now
+    }
+    first
+}
+
+fn split(problem: &Problem, previous: Option<&Solution>) -> Result<Solution, Infeasible> {
+    let menus = options::Menus::of(problem, previous)?;
     let mut search = waterfill::Search::new(problem, &menus);
     let found = match problem.policy {
         Policy::Waterfill => waterfill::solve(&mut search, previous),

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Infeasible, Problem, Resource, Shortage, Stage};
+use super::{Infeasible, Problem, Resource, Shortage, Solution, Stage};
 use crate::curve::Curve;
 use crate::job::STAGES_MAX;
 use crate::unit::{Bytes, Sms};
@@ -103,7 +103,8 @@ pub(super) struct Menus {
 
 impl Menus {
     /// Builds every stage's menu, a little wider than the supply so that the marginals can be read off too.
-    pub(super) fn of(problem: &Problem) -> Result<Self, Infeasible> {
+    /// A stage without a curve keeps what `previous` gave it, if it may, else gets an even share.
+    pub(super) fn of(problem: &Problem, previous: Option<&Solution>) -> Result<Self, Infeasible> {
         check(problem)?;
         let supply = &problem.supply;
         let counts = &supply.enforceable;
@@ -114,8 +115,19 @@ impl Menus {
             .min();
         let granule = granule.unwrap_or(0);
         let even = even_shares(problem);
+        let fixed = |i: usize| {
+            let stage = &problem.stages[i];
+            let had = previous.and_then(|p| p.stages.get(i)).filter(|had| {
+                let cores = (stage.cores.0..=stage.cores.1).contains(&had.cores);
+                cores
+                    && rungs(problem, stage, stage.sms.1)
+                        .binary_search(&had.sms)
+                        .is_ok()
+            });
+            had.map_or(even[i], |had| (had.cores, had.sms.0))
+        };
         let stages = (0..problem.stages.len())
-            .map(|i| menu(problem, i, granule, even[i]))
+            .map(|i| menu(problem, i, granule, fixed(i)))
             .collect();
         let budget = Budget {
             cores: supply.cores,
@@ -228,19 +240,19 @@ fn even_shares(problem: &Problem) -> Vec<(u32, u32)> {
     cores.into_iter().zip(sms).collect()
 }
 
-fn menu(problem: &Problem, i: usize, granule: u32, even: (u32, u32)) -> Menu {
+fn menu(problem: &Problem, i: usize, granule: u32, fixed: (u32, u32)) -> Menu {
     let stage = &problem.stages[i];
     let weight = problem.weighted(i, 1.0);
     let Some(curve) = stage.curve.as_ref() else {
         let batch = stage.batches.iter().min().copied().unwrap_or(1);
         let row = Row {
-            cores: even.0,
+            cores: fixed.0,
             batch,
             memory: stage.memory.0,
             rates: vec![0.0],
         };
         return Menu {
-            ladder: vec![even.1],
+            ladder: vec![fixed.1],
             rows: vec![row],
             balanced: false,
             weight,
@@ -254,7 +266,7 @@ fn menu(problem: &Problem, i: usize, granule: u32, even: (u32, u32)) -> Menu {
     }
     let balanced = problem.balanced(i);
     if !balanced {
-        ladder.truncate(1); // a stage outside the balance gets what it asks for
+        ladder.truncate(1); // a stage outside the balance gets the least that it asks for
     }
     let mut rows = Vec::new();
     for batch in stage.choices() {
@@ -271,9 +283,6 @@ fn menu(problem: &Problem, i: usize, granule: u32, even: (u32, u32)) -> Menu {
             });
         }
     }
-    if !balanced {
-        rows.truncate(1);
-    }
     let ladder = ladder.into_iter().map(|q| q.0).collect();
     Menu {
         ladder,
@@ -287,8 +296,8 @@ fn menu(problem: &Problem, i: usize, granule: u32, even: (u32, u32)) -> Menu {
 fn core_levels(stage: &Stage, curve: &Curve, batch: u32, supply: u32) -> Vec<u32> {
     let (least, most) = (stage.cores.0, stage.cores.1.min(supply.max(stage.cores.0)));
     let whole = |c: u32| {
-        if stage.synchronous && stage.workers > 1 {
-            c.next_multiple_of(stage.workers)
+        if stage.synchronous && c > stage.workers.max(1) {
+            c.next_multiple_of(stage.workers.max(1))
         } else {
             c
         }

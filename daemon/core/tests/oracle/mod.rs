@@ -1,6 +1,7 @@
 //! The oracle: random one-job problems, and exhaustive search over them. Tests only; the product never searches
 //! exhaustively. `EVENKEEL_ORACLE_CASES` sets how many problems a run takes (1,000 by default).
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(missing_docs, reason = "a test")]
 use evenkeel_core::allocate::{Problem, Stage, Supply, ladder};
 use evenkeel_core::curve::{Curve, Point};
 use evenkeel_core::id::Name;
@@ -197,7 +198,7 @@ struct Choice {
 }
 
 /// The best Θ by trying every core count, every enforceable quota and every batch size of every stage; none if
-/// nothing fits. Stages outside the balance are given `fixed` shares (cores, SMs, batch), as in the solution.
+/// nothing fits. Stages that were never measured have `fixed` shares (cores, SMs, batch): those of the solution.
 pub fn exhaustive(
     problem: &Problem,
     fixed: impl Fn(usize) -> Option<(u32, Sms, u32)>,
@@ -231,7 +232,7 @@ fn choices(problem: &Problem, i: usize, fixed: Option<(u32, Sms, u32)>) -> Vec<C
     for batch in stage.choices() {
         for cores in stage.cores.0..=stage.cores.1.min(problem.supply.cores) {
             for sms in &rungs {
-                if !problem.balanced(i) && fixed.is_some_and(|f| f != (cores, *sms, batch)) {
+                if stage.curve.is_none() && fixed.is_some_and(|f| f != (cores, *sms, batch)) {
                     continue;
                 }
                 let rate = problem.rate(i, cores, *sms, batch).get();
