@@ -3,10 +3,13 @@
 
 #![allow(
     clippy::print_stdout,
-    reason = "a command line's answers go to standard output"
+    clippy::print_stderr,
+    reason = "a command line answers on its standard streams"
 )]
 
 mod cli;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
@@ -33,16 +36,23 @@ enum Command {
     Accept(cli::accept::Accept),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("EVENKEEL_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
-    match Arguments::parse().command {
+    let outcome = match Arguments::parse().command {
         Command::Serve(serve) => serve.run(),
         Command::List(list) => list.run(),
         Command::Probe(probe) => probe.run(),
         Command::Accept(accept) => accept.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evenkeel-gpu: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

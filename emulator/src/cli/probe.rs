@@ -13,15 +13,16 @@ use serde::Serialize;
 
 #[derive(Args)]
 pub(crate) struct ProbeArguments {
-    /// Directory of the device's sockets.
+    /// Directory of the device's sockets. Without it, socket, share and memory limit come from the environment, as for
+    /// any worker: EVENKEEL_GPU_SOCKET, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT.
     #[arg(long)]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
     /// Which of its GPUs.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, requires = "dir")]
     index: usize,
-    /// The share to ask for, in percent.
-    #[arg(long, default_value_t = 100)]
-    percentage: u32,
+    /// The share to ask for, in percent; the GPU's default if absent.
+    #[arg(long, requires = "dir")]
+    percentage: Option<u32>,
     /// Milliseconds of one list of kernels on that share.
     #[arg(long, default_value_t = 20)]
     list_ms: u32,
@@ -43,7 +44,6 @@ pub(crate) struct ProbeArguments {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Got {
     pub(crate) emulated: bool,
-    pub(crate) percentage: u32,
     pub(crate) sms_effective: u32,
     pub(crate) list_ms: u32,
     pub(crate) depth: usize,
@@ -57,18 +57,27 @@ pub(crate) struct Got {
 
 impl ProbeArguments {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let path = socket_path(&self.dir, self.index);
-        let client = connect(&path, "probe", self.percentage)?;
-        client.alloc(self.alloc_mib << 20)?;
+        let client = match &self.dir {
+            Some(dir) => {
+                let role = "probe".to_owned();
+                let options = ContextOptions {
+                    role,
+                    percentage: self.percentage,
+                    memory_limit: None,
+                };
+                Client::connect(&socket_path(dir, self.index), &options)?
+            }
+            None => Client::connect_from_env("probe")?,
+        };
+        client.alloc(self.alloc_mib.saturating_mul(1 << 20))?;
         let seconds = Duration::try_from_secs_f64(self.seconds)?;
-        let got = measure(&client, self.percentage, self.list_ms, self.depth, seconds)?;
+        let got = measure(&client, self.list_ms, self.depth, seconds)?;
         if self.json {
             println!("{}", serde_json::to_string(&got)?);
         } else {
             println!(
-                "emulated {}: {} % is {} SMs, which allow {:.1} TFLOP/s; {} lists of {} ms in {:.2} s gave {:.1} ({:+.2} %)",
+                "emulated {}: {} SMs allow {:.1} TFLOP/s; {} lists of {} ms in {:.2} s gave {:.1} ({:+.2} %)",
                 client.spec().name,
-                got.percentage,
                 got.sms_effective,
                 got.allowed_flops_per_s / 1e12,
                 got.lists,
@@ -102,7 +111,7 @@ pub(crate) fn compute_list(spec: &GpuSpec, sms: u32, ms: u32) -> KernelGroup {
     }
 }
 
-/// Keeps `depth` lists under way for `seconds`; the wall clock runs from the first submission to the last completion.
+/// Keeps `depth` lists under way while `go_on` (told how many there were) says so; the wall clock runs from the first submission to the last completion.
 pub(crate) fn keep_busy(
     client: &Client,
     list: &[KernelGroup],
@@ -127,7 +136,6 @@ pub(crate) fn keep_busy(
 
 pub(crate) fn measure(
     client: &Client,
-    percentage: u32,
     list_ms: u32,
     depth: usize,
     seconds: Duration,
@@ -142,7 +150,6 @@ pub(crate) fn measure(
     let measured = flops / wall.as_secs_f64();
     Ok(Got {
         emulated: true,
-        percentage,
         sms_effective: sms,
         list_ms,
         depth,
