@@ -54,6 +54,8 @@ pub struct Observation {
     pub lease: LeaseId,
     /// Fence at the time of looking: an old look is ignored.
     pub fence: Fence,
+    /// Generation of the target that was looked for: a look from before a new target proves nothing about it.
+    pub generation: Generation,
     /// The tree is proved gone (and off every GPU).
     pub gone: bool,
     /// Core ids that all threads of the tree are bound to; none if nobody looked.
@@ -211,6 +213,8 @@ pub enum Command {
         /// Not available now.
         unavailable: Box<Unavailable>,
     },
+    /// The machine has restarted since the ledger was last written: no local process tree is left.
+    Rebooted,
     /// Time has passed.
     Tick,
 }

@@ -8,6 +8,7 @@ use crate::grant::{Ask, Resize, Vector};
 use crate::id::{Fence, Generation, GpuId, LeaseId};
 use crate::job::ShrinkFallback;
 use crate::lease::{Holder, Lease, Phase};
+use crate::node::Node;
 use crate::state::Durable;
 use crate::unit::{Sms, Time};
 use crate::volatile::Volatile;
@@ -41,6 +42,8 @@ pub struct Target {
     pub lease: LeaseId,
     /// Its fence: what is seen is reported with it.
     pub fence: Fence,
+    /// The target's generation: what is seen is reported with it, too.
+    pub generation: Generation,
     /// The tree's root.
     pub holder: Holder,
     /// What is wanted of the tree.
@@ -69,6 +72,7 @@ pub fn target_of(d: &Durable, v: &Volatile, now: Time, l: &Lease) -> Option<Targ
     Some(Target {
         lease: l.id,
         fence: l.fence,
+        generation: l.generation,
         holder,
         want,
         caps,
@@ -145,11 +149,13 @@ pub enum Step {
 }
 
 /// What has to be done so that `observed` becomes `target`. GPU contexts go before processes.
-pub fn steps(d: &Durable, target: &[Target], observed: &BTreeMap<LeaseId, Tree>) -> Vec<Step> {
-    let shared = d.node().shared_cpus();
+pub fn steps(node: &Node, target: &[Target], observed: &BTreeMap<LeaseId, Tree>) -> Vec<Step> {
+    let shared = node.shared_cpus();
     let mut steps = Vec::new();
     for t in target {
-        let Some(tree) = observed.get(&t.lease).filter(|tree| !tree.pids.is_empty()) else {
+        // A context can outlive its process for a moment, or in a process that its socket was passed to.
+        let lives = |tree: &&Tree| !(tree.pids.is_empty() && tree.clients.is_empty());
+        let Some(tree) = observed.get(&t.lease).filter(lives) else {
             continue;
         };
         let (lease, holder) = (t.lease, t.holder.clone());
@@ -159,7 +165,7 @@ pub fn steps(d: &Durable, target: &[Target], observed: &BTreeMap<LeaseId, Tree>)
                     Want::Bound(cpus) if !cpus.is_empty() => cpus,
                     _ => &shared,
                 };
-                if tree.cpus.as_ref() != Some(cpus) {
+                if !tree.pids.is_empty() && tree.cpus.as_ref() != Some(cpus) {
                     steps.push(Step::Bind {
                         lease,
                         holder,

@@ -90,27 +90,26 @@ fn left(s: &Search<'_>, picks: &[Pick], budget: Budget, without: &[usize]) -> Op
         })
 }
 
-/// Every choice of stage `i` that fits, with its rate.
-fn choices<'s>(
+/// For each row of stage `i` that fits: the least rung that reaches `rate` of the row's rungs that fit.
+fn reaching<'s>(
     s: &'s Search<'_>,
     i: usize,
     room: Budget,
+    rate: impl Fn(f64) -> f64 + 's,
 ) -> impl Iterator<Item = (f64, Pick, (u32, u32, u64))> + 's {
     let menu = &s.menus.stages[i];
-    menu.rows.iter().enumerate().flat_map(move |(row, r)| {
+    let rungs = menu.ladder.partition_point(|q| *q <= room.sms);
+    menu.rows.iter().enumerate().filter_map(move |(row, r)| {
         let fits = r.cores <= room.cores && r.memory <= room.memory;
-        let rungs = if fits {
-            menu.ladder.partition_point(|q| *q <= room.sms)
-        } else {
-            0
-        };
-        (0..rungs).map(move |rung| {
-            (
-                r.rates[rung],
-                Pick { row, rung },
-                (r.cores, menu.ladder[rung], r.memory),
-            )
-        })
+        let rates = if fits { &r.rates[..rungs] } else { &[] };
+        let goal = rate(*rates.last()?);
+        let rung = rates.partition_point(|x| *x < goal);
+        let rate = *rates.get(rung)?;
+        Some((
+            rate,
+            Pick { row, rung },
+            (r.cores, menu.ladder[rung], r.memory),
+        ))
     })
 }
 
@@ -118,11 +117,12 @@ fn choices<'s>(
 /// room that the other picks leave.
 fn at_knee(s: &Search<'_>, picks: &[Pick], i: usize, budget: Budget) -> Option<Pick> {
     let room = left(s, picks, budget, &[i])?;
-    let best = choices(s, i, room).map(|c| c.0).fold(0.0, f64::max);
-    choices(s, i, room)
-        .filter(|(rate, ..)| *rate >= KNEE * best)
-        .min_by_key(|(_, pick, cost)| (*cost, *pick))
-        .map(|(_, pick, _)| pick)
+    let best = reaching(s, i, room, |most| most)
+        .map(|c| c.0)
+        .fold(0.0, f64::max);
+    reaching(s, i, room, |_| KNEE * best)
+        .min_by_key(|c| (c.2, c.1))
+        .map(|c| c.1)
 }
 
 /// Gives the stages of one side up to `sms` SMs together: a lone stage its best choice, several by raising the
@@ -146,7 +146,7 @@ fn raise(
     };
     if let [i] = side {
         let room = room(&picks, *i)?;
-        let best = choices(s, *i, room).max_by(|a, b| {
+        let best = reaching(s, *i, room, |most| most).max_by(|a, b| {
             a.0.total_cmp(&b.0)
                 .then((b.2.1, b.2.2, b.2.0).cmp(&(a.2.1, a.2.2, a.2.0)))
         })?;
@@ -161,9 +161,8 @@ fn raise(
             .min_by(|a, b| rates[*a].total_cmp(&rates[*b]));
         let Some(i) = slowest else { return Some(picks) };
         let room = room(&picks, i)?;
-        let next = choices(s, i, room)
-            .filter(|c| c.0 > rates[i])
-            .min_by_key(|c| (c.2.1, c.2.0, c.2.2, c.1));
+        let better = rates[i].next_up();
+        let next = reaching(s, i, room, |_| better).min_by_key(|c| (c.2.1, c.2.0, c.2.2, c.1));
         match next {
             Some((_, pick, _)) => picks[i] = pick,
             None => return Some(picks),

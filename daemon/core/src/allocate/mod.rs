@@ -238,6 +238,21 @@ impl Problem {
         Rate::clamped(curve.rate(s.effective_cores(cores), sms, batch).get() * self.slowdown(stage))
     }
 
+    /// [`Problem::rate`] at each of `counts` (ascending), the same numbers in one walk; empty if never measured.
+    pub(crate) fn rates(&self, stage: usize, cores: u32, counts: &[Sms], batch: u32) -> Vec<f64> {
+        let Some((s, curve)) = self
+            .stages
+            .get(stage)
+            .and_then(|s| Some((s, s.curve.as_ref()?)))
+        else {
+            return Vec::new();
+        };
+        let slowdown = self.slowdown(stage);
+        let (slice, factor) = curve.slice(s.effective_cores(cores), batch);
+        let rate = |alone: f64| Rate::clamped(Rate::clamped(alone * factor).get() * slowdown).get();
+        slice.rates(counts).map(rate).collect()
+    }
+
     /// The factor that interference leaves of a stage's rate, in (0, 1].
     pub fn slowdown(&self, stage: usize) -> f64 {
         let row = self.kappa.as_ref().and_then(|k| k.get(stage));

@@ -271,10 +271,7 @@ fn menu(problem: &Problem, i: usize, granule: u32, fixed: (u32, u32)) -> Menu {
     let mut rows = Vec::new();
     for batch in stage.choices() {
         for cores in core_levels(stage, curve, batch, problem.supply.cores.saturating_add(1)) {
-            let rates = ladder
-                .iter()
-                .map(|q| problem.rate(i, cores, *q, batch).get())
-                .collect();
+            let rates = problem.rates(i, cores, &ladder, batch);
             rows.push(Row {
                 cores,
                 batch,

@@ -125,6 +125,7 @@ pub fn decide(
         Command::Import { profile } => node::import(profile),
         Command::Drain { caller, draining } => node::drain(d, caller, *draining),
         Command::Discovered { node, unavailable } => Ok(node::discovered(d, node, unavailable)),
+        Command::Rebooted => Ok(time::rebooted(d)),
         Command::Tick => Ok(time::tick(d, v, now)),
     }
 }

@@ -53,6 +53,9 @@ pub(super) fn observe(d: &Durable, v: &Volatile, o: &Observation) -> Decision {
     let Some(lease) = d.leases().get(&o.lease).filter(|l| l.fence == o.fence) else {
         return Decision::done();
     };
+    if !o.gone && o.generation != lease.generation {
+        return Decision::done(); // what is gone stays gone; everything else may have changed since
+    }
     if o.gone {
         return match &lease.phase {
             Phase::Draining(_) => Decision::of([ended(lease, End::Released, None)]),

@@ -32,6 +32,24 @@ pub(super) fn tick(d: &Durable, v: &mut Volatile, now: Time) -> Decision {
     Decision::of(events)
 }
 
+/// After a restart of the machine no tree is left, and a pending lease's asker is gone too: the restart is the
+/// proof. Unenforced leases may be held from elsewhere and queue entries may be asked for again: time ends those.
+pub(super) fn rebooted(d: &Durable) -> Decision {
+    let lost = |l: &&Lease| l.enforced && l.phase != Phase::Queued;
+    let how = |l: &Lease| match &l.phase {
+        Phase::Draining(_) => End::Released,
+        Phase::Quarantined { cause, .. } => super::lease::end_of(*cause),
+        _ => End::Failed,
+    };
+    Decision::of(
+        d.leases()
+            .values()
+            .filter(lost)
+            .map(|l| ended(l, how(l), None))
+            .collect::<Vec<_>>(),
+    )
+}
+
 /// Looks at one lease whose time may be up. The clock decides: a renewal that came before it closes wins.
 fn look(d: &Durable, v: &mut Volatile, now: Time, id: LeaseId) -> Option<Event> {
     let lease = d.leases().get(&id)?;
