@@ -1,1 +1,183 @@
 //! Curves: what a fit says at, between and beyond its points.
+use alloc::vec;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::{Curve, KNEE, Point, isotonic};
+use crate::unit::{Bytes, Rate, Sms};
+
+fn point(cores: u32, sms: u32, batch: u32, rate: f64) -> Point {
+    Point {
+        cores,
+        sms: Sms(sms),
+        batch,
+        replicas: 1,
+        rate: Rate::clamped(rate),
+        memory: Bytes::mib(u64::from(batch) * 100),
+        weight: 1.0,
+    }
+}
+
+fn fit(points: &[Point]) -> Curve {
+    Curve::fit(points, &[], 1.0, 1).unwrap()
+}
+
+#[track_caller]
+fn check(points: &[Point], at: (u32, u32, u32), expect: f64) {
+    let got = fit(points).rate(at.0, Sms(at.1), at.2).get();
+    assert!((got - expect).abs() < 1e-9, "{at:?}: {got}, expected {expect}");
+}
+
+#[test]
+fn a_rate_is_linear_between_points_linear_to_zero_and_flat_beyond() {
+    let points = [point(1, 20, 1, 100.0), point(1, 60, 1, 300.0)];
+    check(&points, (1, 20, 1), 100.0);
+    check(&points, (1, 40, 1), 200.0);
+    check(&points, (1, 10, 1), 50.0);
+    check(&points, (1, 0, 1), 0.0);
+    check(&points, (1, 132, 1), 300.0);
+}
+
+#[test]
+fn a_stage_without_gpu_work_has_no_sm_axis() {
+    let points = [point(2, 0, 1, 80.0), point(4, 0, 1, 150.0)];
+    check(&points, (4, 0, 1), 150.0);
+    check(&points, (4, 99, 1), 150.0);
+}
+
+#[test]
+fn cores_between_measured_counts_take_the_lower_one_and_below_the_lowest_a_part() {
+    let points = [point(2, 0, 1, 80.0), point(4, 0, 1, 150.0)];
+    check(&points, (3, 0, 1), 80.0);
+    check(&points, (64, 0, 1), 150.0);
+    check(&points, (1, 0, 1), 40.0);
+    check(&points, (0, 0, 1), 0.0);
+}
+
+#[test]
+fn more_cores_are_never_worse_even_if_they_measured_so() {
+    let points = [point(2, 10, 1, 80.0), point(2, 50, 1, 90.0), point(4, 30, 1, 60.0)];
+    check(&points, (4, 10, 1), 80.0);
+    check(&points, (4, 30, 1), 85.0);
+    check(&points, (4, 50, 1), 90.0);
+}
+
+#[test]
+fn another_batch_size_is_answered_by_the_next_smaller_measured_one() {
+    let points = [point(1, 10, 4, 80.0), point(1, 10, 16, 120.0)];
+    check(&points, (1, 10, 8), 80.0);
+    check(&points, (1, 10, 64), 120.0);
+    check(&points, (1, 10, 1), 80.0);
+    assert_eq!(fit(&points).memory(1, 16), Bytes::mib(1600));
+}
+
+#[test]
+fn points_that_did_not_run_say_nothing() {
+    let points = [point(1, 10, 1, 50.0), point(1, 20, 1, 0.0), point(1, 30, 1, 150.0)];
+    check(&points, (1, 20, 1), 100.0);
+    assert_eq!(Curve::fit(&[point(1, 10, 1, 0.0)], &[], 1.0, 1), None);
+    assert_eq!(Curve::fit(&[], &[], 1.0, 1), None);
+}
+
+#[test]
+fn repeated_points_are_averaged_by_weight_and_violators_pooled() {
+    let mut twice = point(1, 10, 1, 90.0);
+    twice.weight = 3.0;
+    check(&[point(1, 10, 1, 50.0), twice.clone()], (1, 10, 1), 80.0);
+    // 10 SMs measured better than 20: both become the weighted mean.
+    check(&[twice, point(1, 20, 1, 50.0)], (1, 10, 1), 80.0);
+}
+
+#[test]
+fn the_nearest_measured_replica_count_counts_the_smaller_first() {
+    let with = |replicas, rate| Point { replicas, ..point(1, 10, 1, rate) };
+    let points = [with(1, 10.0), with(3, 30.0), with(6, 60.0)];
+    for (asked, expect) in [(1, 10.0), (2, 10.0), (4, 30.0), (9, 60.0)] {
+        let curve = Curve::fit(&points, &[], 1.0, asked).unwrap();
+        assert_eq!(curve.rate(1, Sms(10), 1).get(), expect, "{asked} replicas");
+    }
+}
+
+#[test]
+fn the_knee_is_the_smallest_quota_that_reaches_95_percent() {
+    let curve = fit(&[point(1, 10, 1, 50.0), point(1, 40, 1, 96.0), point(1, 132, 1, 100.0)]);
+    let counts: Vec<Sms> = (1..=66).map(|i| Sms(2 * i)).collect();
+    assert_eq!(curve.knee(1, 1, &counts), Some(Sms(40)));
+    assert_eq!(curve.knee(1, 1, &[]), None);
+    let flat = fit(&[point(1, 0, 1, 50.0)]);
+    assert_eq!(flat.knee(1, 1, &[Sms(0), Sms(2)]), Some(Sms(0)));
+}
+
+#[test]
+fn the_inverse_lookup_gives_the_smallest_enforceable_quota_or_none() {
+    let curve = fit(&[point(1, 100, 1, 100.0)]);
+    let counts = [Sms(16), Sms(32), Sms(48)];
+    for (rate, expect) in [(0.0, Some(Sms(16))), (17.0, Some(Sms(32))), (48.0, Some(Sms(48))), (48.1, None)] {
+        assert_eq!(curve.need(1, 1, Rate::clamped(rate), &counts), expect, "{rate}");
+    }
+}
+
+#[test]
+fn scaling_multiplies_the_profile_and_live_points_join_in_live_units() {
+    let points = [point(2, 20, 1, 100.0), point(2, 60, 1, 300.0)];
+    let scaled = Curve::fit(&points, &[], 0.5, 1).unwrap();
+    assert_eq!(scaled.rate(2, Sms(60), 1).get(), 150.0);
+    assert_eq!(fit(&points).scaled(0.5), scaled);
+    assert_eq!(scaled.scaled(f64::NAN), scaled);
+    let mut live = point(3, 40, 1, 60.0);
+    live.weight = 100.0;
+    let learned = Curve::fit(&points, &[live], 0.5, 1).unwrap();
+    let at = learned.rate(3, Sms(40), 1).get();
+    assert!((at - 60.0).abs() < 1.0, "joins the slice that it was predicted from: {at}");
+    assert_eq!(learned.rate(3, Sms(60), 1).get(), 150.0);
+}
+
+proptest! {
+    #[test]
+    fn isotonic_is_monotone_keeps_the_mean_and_what_is_monotone_already(
+        values in prop::collection::vec((0.0..1e6, 0.1..10.0), 0..40),
+    ) {
+        let fitted = isotonic(&values);
+        prop_assert_eq!(fitted.len(), values.len());
+        prop_assert!(fitted.windows(2).all(|w| w[0] <= w[1]));
+        let mean = |f: &dyn Fn(usize) -> f64| (0..values.len()).map(|i| f(i) * values[i].1).sum::<f64>();
+        let (before, after) = (mean(&|i| values[i].0), mean(&|i| fitted[i]));
+        prop_assert!((before - after).abs() <= 1e-9 * before.abs().max(1.0));
+        let again: Vec<_> = fitted.iter().zip(&values).map(|(f, v)| (*f, v.1)).collect();
+        prop_assert_eq!(isotonic(&again), fitted);
+    }
+
+    #[test]
+    fn a_curve_never_falls_with_sms_or_cores_and_its_walk_agrees(
+        raw in prop::collection::vec((0u32..6, 0u32..60, 0u32..3, 1.0..1e4, 0.1..4.0), 1..40),
+    ) {
+        let points: Vec<Point> = raw
+            .iter()
+            .map(|&(cores, sms, batch, rate, weight)| Point { weight, ..point(cores, sms, 1 << batch, rate) })
+            .collect();
+        let curve = fit(&points);
+        let counts: Vec<Sms> = (0..70).map(Sms).collect();
+        for batch in [1, 2, 4] {
+            for cores in 0..8 {
+                let at = |c, q: &Sms| curve.rate(c, *q, batch).get();
+                let rates: Vec<f64> = counts.iter().map(|q| at(cores, q)).collect();
+                prop_assert!(rates.windows(2).all(|w| w[0] <= w[1]), "falls with SMs: {rates:?}");
+                let fewer = |q: &Sms| at(cores, q) <= at(cores + 1, q) * (1.0 + 1e-12);
+                prop_assert!(counts.iter().all(fewer), "falls with cores at {cores}, batch {batch}");
+                let (slice, factor) = curve.slice(cores, batch);
+                let walk: Vec<f64> = slice.rates(&counts).map(|r| r * factor).collect();
+                prop_assert_eq!(&walk, &rates);
+                if let Some(knee) = curve.knee(cores, batch, &counts) {
+                    prop_assert!(at(cores, &knee) >= KNEE * rates[69]);
+                    prop_assert!(knee == Sms(0) || at(cores, &Sms(knee.0 - 1)) < KNEE * rates[69]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn empty_input_is_an_empty_fit() {
+    assert_eq!(isotonic(&[]), vec![]);
+}
