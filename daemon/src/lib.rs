@@ -1,1 +1,3 @@
-//! Placeholder until its first code lands.
+//! The shell around the decisions of `evenkeel-core`. The binary wires its parts; tests link this.
+
+pub mod ledger;

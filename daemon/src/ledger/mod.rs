@@ -1,0 +1,88 @@
+//! The ledger: what must survive a crash, in one SQLite file. The only SQL of the project is below here.
+//!
+//! Not decisions (the core makes them) and not truth about hardware (backends look). The controller opens it,
+//! folds each step's events into a [`Batch`] and commits that as one transaction before anything of the step
+//! leaves the daemon. Plain tables are the truth; events are an audit trail; start-up is SELECT, never replay.
+//!
+//! ```text
+//! let Opened { mut ledger, loaded } = ledger::open(config).await?;   // lock, check, migrate, read, audit
+//! let batch = ledger::fold(&step.events, &state.durable, unix_ms);   // pure: events -> rows
+//! match ledger.commit(&batch).await {                                // one transaction, one thread hop
+//!     Ok(()) => publish(step),
+//!     Err(e) if e.is_absent() => step.undo(),                        // full, refused, unavailable
+//!     Err(_) => exit(1),                                             // in doubt: start-up finds out
+//! }
+//! ```
+mod ballast;
+mod error;
+mod fold;
+mod history;
+mod load;
+mod open;
+mod read;
+mod rows;
+mod sql;
+mod tables;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use ballast::Space;
+pub use error::{CommitError, HistoryError, OpenError};
+pub use fold::{Batch, NodeRows, fold};
+pub use history::{DECISIONS, EventRecord, History, PAGE_MAX, Page};
+pub use load::{Corrupt, load};
+pub use open::{Loaded, Opened, open};
+pub use rows::{
+    CoreOwnerRow, EndedRow, EventRow, JobRow, LeaseGpuRow, LeaseRow, NodeRow, PointRow, RequestKey,
+    RequestRow, SlotGpuRow, SlotRow, UnavailableGpuRow,
+};
+pub use tables::{Refusal, Tables};
+pub use write::Ledger;
+
+/// The oldest SQLite that may be linked: before it, two connections that checkpoint and commit at once could
+/// lose commits (the WAL-reset bug, 3.7.0 to 3.51.2).
+pub const SQLITE_LEAST: &str = "3.51.3";
+/// "EVKL", in the file's header: this is a ledger of ours.
+pub const APPLICATION_ID: i64 = 0x4556_4b4c;
+/// The newest schema that this daemon knows: the number of the last file in `migrations/`.
+pub const SCHEMA: i64 = 1;
+
+/// Where the ledger is and what it keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The SQLite file. Its lock, ballast and backups lie beside it.
+    pub path: PathBuf,
+    /// Size of the file that is deleted when the disk is full; 0: none.
+    pub ballast_bytes: u64,
+    /// Below so many free bytes nothing is granted.
+    pub min_free_bytes: u64,
+    /// How long another process's lock on the file is waited for (a person with `sqlite3`, say).
+    pub busy_timeout: Duration,
+}
+
+impl Config {
+    /// A ledger at `path` with the defaults: 64 MiB of ballast (over a million releases), grants stop below
+    /// 256 MiB (a WAL that a reader pins, and a backup, fit in), locks are waited for 5 s.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            ballast_bytes: 64 << 20,
+            min_free_bytes: 256 << 20,
+            busy_timeout: Duration::from_secs(5),
+        }
+    }
+    /// A file beside the ledger: its name with `suffix`.
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(suffix);
+        name.into()
+    }
+    fn folder(&self) -> &Path {
+        match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        }
+    }
+}
