@@ -1,5 +1,7 @@
 //! The device process, as its users meet it: contexts, shares, deaths, faults, and those who send it nonsense.
 
+#![allow(clippy::expect_used, reason = "a test whose rig fails has failed")]
+
 mod rig;
 
 use std::thread;

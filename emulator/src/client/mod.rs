@@ -244,8 +244,8 @@ impl Client {
     fn done(&self, reply: Reply) -> Result<Done, ClientError> {
         match reply {
             Reply::Done { start_ns, end_ns } => Ok(Done {
-                start_ns: self.epoch_ns + start_ns,
-                end_ns: self.epoch_ns + end_ns,
+                start_ns: self.epoch_ns.saturating_add(start_ns),
+                end_ns: self.epoch_ns.saturating_add(end_ns),
             }),
             _ => Err(ClientError::Unexpected),
         }

@@ -11,16 +11,17 @@
 mod error;
 mod kernel;
 mod share;
+mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 pub use error::ModelError;
 pub use kernel::{KernelGroup, solo_time_ns};
-use kernel::{Launch, whole_ns};
+use stream::{Client, Running};
 
 use crate::limits::{MAX_CLIENTS, MAX_GROUPS, MAX_QUEUED};
 use crate::spec::GpuSpec;
@@ -64,7 +65,8 @@ pub struct ClientStats {
     pub memory_limit: u64,
     /// Bytes that it has allocated.
     pub memory_used: u64,
-    /// Nanoseconds during which one of its submissions was running, up to the time asked about.
+    /// Nanoseconds during which one of its submissions was under way, up to the time asked about; also while it had
+    /// no SMs to go on with.
     pub busy_ns: u64,
     /// Submissions that wait or run.
     pub queued: usize,
@@ -79,56 +81,6 @@ pub struct Model {
     clients: BTreeMap<ClientId, Client>,
     /// Completions that happened while the model caught up with a call other than `advance`.
     done: Vec<Completion>,
-}
-
-#[derive(Clone, Debug)]
-struct Client {
-    sms: u32,
-    memory_limit: u64,
-    memory_used: u64,
-    busy_ns: u64,
-    /// In order; the front one runs.
-    queue: VecDeque<Submission>,
-    /// Where the front submission is; `None` exactly if the queue is empty.
-    running: Option<Running>,
-}
-
-#[derive(Clone, Debug)]
-struct Submission {
-    id: SubmissionId,
-    groups: Vec<KernelGroup>,
-}
-
-/// The group that runs, and its pace since the last moment at which the pace changed.
-#[derive(Clone, Debug)]
-struct Running {
-    start: u64,
-    group: usize,
-    since: u64,
-    /// Launches left at `since`.
-    left: f64,
-    /// Nanoseconds per launch from `since` on; infinite while the client has no SMs.
-    period_ns: f64,
-}
-
-impl Running {
-    fn end(&self) -> u64 {
-        if self.period_ns.is_finite() {
-            self.since
-                .saturating_add(whole_ns(self.left * self.period_ns))
-        } else {
-            u64::MAX
-        }
-    }
-
-    fn change_pace(&mut self, at: u64, period_ns: f64) {
-        // Only a change moves the anchor: a stretch of constant pace is one multiplication, however it was cut.
-        if self.period_ns.to_bits() != period_ns.to_bits() {
-            self.left = (self.left - (at - self.since) as f64 / self.period_ns).max(0.0);
-            self.since = at;
-            self.period_ns = period_ns;
-        }
-    }
 }
 
 impl Model {
@@ -171,15 +123,7 @@ impl Model {
         self.catch_up(at);
         let id = ClientId(self.next_client);
         self.next_client += 1;
-        let memory_limit = client.memory;
-        let client = Client {
-            sms,
-            memory_limit,
-            memory_used: 0,
-            busy_ns: 0,
-            queue: VecDeque::new(),
-            running: None,
-        };
+        let client = Client::new(sms, client.memory);
         self.clients.insert(id, client);
         Ok(id)
     }
@@ -273,12 +217,10 @@ impl Model {
         self.catch_up(at);
         let now = self.now;
         let state = self.client_mut(client)?;
-        if state.queue.len() >= MAX_QUEUED {
+        if state.queued() >= MAX_QUEUED {
             return Err(ModelError::QueueFull);
         }
-        state.queue.push_back(Submission { id, groups });
-        if state.running.is_none() {
-            state.start_front(now);
+        if state.submit(now, id, groups) {
             self.repace();
         }
         Ok(())
@@ -396,73 +338,6 @@ impl Model {
             .zip(share::periods_ns(&self.spec, &launches))
         {
             running.change_pace(self.now, period_ns);
-        }
-    }
-}
-
-impl Client {
-    /// The launch that the front submission is at; `None` if nothing is queued or there are no SMs.
-    fn launch(&self, spec: &GpuSpec) -> Option<Launch> {
-        let group = self
-            .queue
-            .front()?
-            .groups
-            .get(self.running.as_ref()?.group)?;
-        Launch::alone(spec, self.sms, group)
-    }
-
-    fn start_front(&mut self, at: u64) {
-        // Waits at an infinite period until the pace is set, in the same call.
-        self.running = self.queue.front().map(|submission| Running {
-            start: at,
-            group: 0,
-            since: at,
-            left: submission
-                .groups
-                .first()
-                .map_or(0.0, |group| f64::from(group.repeat)),
-            period_ns: f64::INFINITY,
-        });
-    }
-
-    /// The running group ended at `at`; on to the next one, or to the next submission.
-    fn finish_group(&mut self, client: ClientId, at: u64) -> Option<Completion> {
-        let running = self.running.as_mut()?;
-        let next = running.group + 1;
-        if let Some(group) = self.queue.front()?.groups.get(next) {
-            let left = f64::from(group.repeat);
-            *running = Running {
-                start: running.start,
-                group: next,
-                since: at,
-                left,
-                period_ns: f64::INFINITY,
-            };
-            return None;
-        }
-        let start = running.start;
-        self.busy_ns += at - start;
-        let submission = self.queue.pop_front()?;
-        self.start_front(at);
-        Some(Completion {
-            client,
-            id: submission.id,
-            start,
-            end: at,
-        })
-    }
-
-    fn stats(&self, at: u64) -> ClientStats {
-        let running = self
-            .running
-            .as_ref()
-            .map_or(0, |running| at.saturating_sub(running.start));
-        ClientStats {
-            sms: self.sms,
-            memory_limit: self.memory_limit,
-            memory_used: self.memory_used,
-            busy_ns: self.busy_ns + running,
-            queued: self.queue.len(),
         }
     }
 }

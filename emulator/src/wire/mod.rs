@@ -5,6 +5,7 @@
 //! submission's `seq` is its name, and its reply is [`Reply::Done`] when it completes. Unasked replies have `seq` 0.
 
 mod codec;
+mod fields;
 #[cfg(test)]
 mod tests;
 
