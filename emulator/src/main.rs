@@ -41,6 +41,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // A device outlives whoever read its log; that must not end it.
+        .log_internal_errors(false)
         .init();
     let outcome = match Arguments::parse().command {
         Command::Serve(serve) => serve.run(),

@@ -29,10 +29,19 @@ fn open(flags: SockFlag) -> io::Result<OwnedFd> {
     )?)
 }
 
+fn address(path: &Path) -> io::Result<UnixAddr> {
+    UnixAddr::new(path).map_err(|errno| match errno {
+        Errno::ENAMETOOLONG => {
+            io::Error::other("a socket's path may have 107 bytes: choose a shorter directory")
+        }
+        other => other.into(),
+    })
+}
+
 /// Binds and listens, without blocking; the file gets `mode`.
 pub(crate) fn listen_at(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let fd = open(SockFlag::SOCK_NONBLOCK)?;
-    bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    bind(fd.as_raw_fd(), &address(path)?)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     listen(&fd, Backlog::MAXCONN)?;
     Ok(fd)
@@ -41,7 +50,7 @@ pub(crate) fn listen_at(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 /// Connects; the socket blocks.
 pub(crate) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let fd = open(SockFlag::empty())?;
-    connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    connect(fd.as_raw_fd(), &address(path)?)?;
     Ok(fd)
 }
 

@@ -62,9 +62,9 @@ impl Serve {
         };
         serve(config, || {
             tracing::info!(count = self.count, gpu = %spec.name, sms = spec.sms, "serving EMULATED GPUs: none is real");
-            println!("ready {}", self.dir.display());
             // Whoever waits for this line may have closed its end by now; the device serves all the same.
-            let _ = stdout().flush();
+            let _ =
+                writeln!(stdout(), "ready {}", self.dir.display()).and_then(|()| stdout().flush());
         })?;
         Ok(())
     }

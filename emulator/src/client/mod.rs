@@ -59,7 +59,7 @@ pub enum ClientError {
         reason: String,
     },
     /// The environment is not usable.
-    #[error("cannot create a context from the environment: {0}")]
+    #[error("cannot create a context from the environment")]
     Env(#[from] EnvError),
     /// The device refused; nothing changed.
     #[error("the emulated GPU refused: {message}")]
@@ -81,7 +81,7 @@ pub enum ClientError {
     #[error("the emulated GPU has hung up: its device process ended; connect again when it runs")]
     HungUp,
     /// The device does not speak our language.
-    #[error("the emulated GPU sent what is no reply: {0}")]
+    #[error("the emulated GPU sent what is no reply")]
     Wire(#[from] WireError),
     /// A reply to another question.
     #[error("the emulated GPU sent an unexpected reply: use device and client of one release")]
