@@ -1,0 +1,481 @@
+//! The one owner of the state: takes commands, decides a batch, commits it, and only then lets anything out.
+//!
+//! It decides nothing itself (that is `evenkeel_core::step`) and knows no SQL (that is `ledger`). Started by
+//! `main`; everybody else holds a [`Handle`].
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use evenkeel_core::command::{Command, Rejection, Reply};
+use evenkeel_core::converge::{Target, target_of};
+use evenkeel_core::event::Event;
+use evenkeel_core::id::LeaseId;
+use evenkeel_core::invariant::violations;
+use evenkeel_core::lease::{End, Phase};
+use evenkeel_core::settings::Settings;
+use evenkeel_core::state::Durable;
+use evenkeel_core::step::{BATCH_MAX, Settled, State, Step, step};
+use evenkeel_core::unit::Time;
+use evenkeel_core::volatile::Volatile;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::handle::{Ends, Failure, Handle, Published, Request, pair};
+use crate::ledger::{CommitError, History, Ledger, Loaded, fold};
+use crate::reconcile::Targets;
+
+/// How often everything is checked, not only what was touched.
+const FULL_CHECK: Duration = Duration::from_secs(60);
+/// How often a full disk is looked at again.
+const SPACE_CHECK: Duration = Duration::from_secs(1);
+/// How often old events leave the audit trail.
+const PRUNE: Duration = Duration::from_secs(60);
+/// Events that leave at once: a long delete would hold up grants.
+const PRUNE_MOST: u32 = 5_000;
+/// Of one batch, so many places are for what gives back; the rest is for what asks.
+const URGENT_SHARE: usize = BATCH_MAX * 3 / 4;
+
+/// Why the controller ended by itself. The process exits non-zero: the next start finds out what is true.
+#[derive(Debug, thiserror::Error)]
+pub enum Fatal {
+    /// Nobody knows whether the last change is on the disk.
+    #[error("the last commit is in doubt")]
+    InDoubt(#[source] CommitError),
+    /// The ledger's content breaks an invariant.
+    #[error("the ledger breaks the invariant {invariant}: {detail}. Restore a backup from beside it, or ask for help; nothing was changed")]
+    Broken {
+        /// Its name.
+        invariant: &'static str,
+        /// What breaks it.
+        detail: String,
+    },
+    /// What a restart of the machine ended could not be noted.
+    #[error("cannot note in the ledger what the restart of the machine ended")]
+    Reboot(#[source] CommitError),
+}
+
+/// What the controller needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Times and limits of the core.
+    pub settings: Settings,
+    /// This boot.
+    pub boot_id: String,
+    /// Events older than this leave the audit trail.
+    pub keep_events: Duration,
+}
+
+/// The controller. See the module's text.
+pub struct Controller {
+    state: State,
+    ledger: Ledger,
+    ends: Ends,
+    config: Config,
+    targets: BTreeMap<LeaseId, Target>,
+    publish_targets: watch::Sender<Arc<Targets>>,
+    poke: Arc<Notify>,
+    degraded: bool,
+    wake: Time,
+    checked: tokio::time::Instant,
+    looked: tokio::time::Instant,
+    pruned: tokio::time::Instant,
+}
+
+/// What wakes the controller.
+enum Turn {
+    Stop,
+    Work(Vec<Request>),
+}
+
+impl Controller {
+    /// From an opened ledger. Ends what a restart of the machine has ended, before anybody can ask.
+    ///
+    /// # Errors
+    /// When the ledger's content breaks an invariant, or cannot be written.
+    pub async fn start(
+        config: Config,
+        mut ledger: Ledger,
+        loaded: Loaded,
+        history: History,
+        poke: Arc<Notify>,
+    ) -> Result<(Self, Handle, watch::Receiver<Arc<Targets>>), Fatal> {
+        let now = clock::now();
+        let same_boot = loaded.boot_id.as_deref() == Some(config.boot_id.as_str());
+        let durable = Durable::load(loaded.parts);
+        if let Some(v) = violations(&durable).into_iter().next() {
+            return Err(Fatal::Broken { invariant: v.invariant, detail: v.detail });
+        }
+        let unrenewed = if same_boot { loaded.unrenewed } else { BTreeMap::new() };
+        let volatile = Volatile::start(&durable, config.settings, now, unrenewed);
+        let mut state = State { durable, volatile };
+        if !same_boot {
+            let ended = step(&mut state, now, &[Command::Rebooted]);
+            if !ended.events.is_empty() {
+                let rows = fold(&ended.events, &state.durable, unix_ms());
+                ledger.commit(&rows).await.map_err(Fatal::Reboot)?;
+            }
+            ended.settle(&mut state, now);
+            ledger.set_boot_id(&config.boot_id).await.map_err(Fatal::Reboot)?;
+        }
+        let since: Vec<_> = state.volatile.unrenewed.iter().map(|(id, at)| (*id, Some(*at))).collect();
+        ledger.set_unrenewed(&since).await.map_err(Fatal::Reboot)?;
+        let (handle, ends) = pair(history);
+        let node = state.durable.node().clone();
+        let (publish_targets, targets) = watch::channel(Arc::new(Targets { node, targets: vec![], at: now }));
+        let start = tokio::time::Instant::now();
+        let mut controller = Self {
+            state,
+            ledger,
+            ends,
+            config,
+            targets: BTreeMap::new(),
+            publish_targets,
+            poke,
+            degraded: false,
+            wake: now,
+            checked: start,
+            looked: start,
+            pruned: start,
+        };
+        controller.publish_all(now);
+        Ok((controller, handle, targets))
+    }
+
+    /// Runs until `stop`, then writes nothing more and closes the ledger. Revokes nothing.
+    ///
+    /// # Errors
+    /// When a commit is in doubt.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), Fatal> {
+        loop {
+            match self.select(&stop).await {
+                Turn::Stop => break,
+                Turn::Work(requests) => self.apply(requests).await?,
+            }
+            self.housekeeping().await;
+        }
+        if let Err(error) = self.ledger.checkpoint().await {
+            tracing::warn!(%error, "the write-ahead log was not folded in; the next start does it");
+        }
+        self.ledger.close().await;
+        Ok(())
+    }
+
+    /// Waits for something to do: at most one batch of commands, or the timer. Reads are served on the way.
+    async fn select(&mut self, stop: &CancellationToken) -> Turn {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        while batch.is_empty() {
+            let sleep = Duration::from_millis(self.wake.since(clock::now()).0);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Turn::Stop,
+                Some(read) = self.ends.reads.recv() => read(&self.state, clock::now()),
+                Some(request) = self.ends.urgent.recv() => batch.push(request),
+                Some(request) = self.ends.commands.recv() => batch.push(request),
+                () = tokio::time::sleep(sleep) => break,
+            }
+        }
+        while batch.len() < URGENT_SHARE
+            && let Ok(request) = self.ends.urgent.try_recv()
+        {
+            batch.push(request);
+        }
+        while batch.len() < BATCH_MAX {
+            match self.ends.commands.try_recv().or_else(|_| self.ends.urgent.try_recv()) {
+                Ok(request) => batch.push(request),
+                Err(_) => break,
+            }
+        }
+        while let Ok(read) = self.ends.reads.try_recv() {
+            read(&self.state, clock::now());
+        }
+        if clock::now() >= self.wake {
+            batch.push(tick());
+        }
+        Turn::Work(batch)
+    }
+
+    /// Decide, commit, act.
+    async fn apply(&mut self, requests: Vec<Request>) -> Result<(), Fatal> {
+        let (commands, replies): (Vec<_>, Vec<_>) = requests.into_iter().map(|r| (r.command, r.reply)).unzip();
+        if self.degraded && commands.iter().any(is_grant) {
+            return Box::pin(self.apply_degraded(commands, replies)).await;
+        }
+        let now = clock::now();
+        let step = step(&mut self.state, now, &commands);
+        if step.events.is_empty() {
+            let settled = step.settle(&mut self.state, now);
+            self.answer(settled, replies);
+            self.wake = self.state.next_wakeup(now);
+            return Ok(());
+        }
+        match self.commit(&step).await {
+            // From here on it is true: replies, deadlines and targets may go out.
+            Ok(()) => {
+                let now = clock::now();
+                let settled = step.settle(&mut self.state, now);
+                self.publish(&settled.events, now);
+                self.answer(settled, replies);
+                self.wake = self.state.next_wakeup(now);
+                Ok(())
+            }
+            Err(error) => {
+                step.undo(&mut self.state, now);
+                self.wake = now.after(evenkeel_core::unit::Millis(10));
+                self.not_committed(error, commands, replies).await
+            }
+        }
+    }
+
+    async fn commit(&mut self, step: &Step) -> Result<(), CommitError> {
+        let rows = fold(&step.events, &self.state.durable, unix_ms());
+        let start = std::time::Instant::now();
+        let result = self.ledger.commit(&rows).await;
+        metrics::histogram!("evenkeel_commit_seconds").record(start.elapsed().as_secs_f64());
+        metrics::histogram!("evenkeel_commit_events").record(step.events.len() as f64);
+        metrics::counter!("evenkeel_commits_total", "result" => if result.is_ok() { "ok" } else { "error" })
+            .increment(1);
+        result
+    }
+
+    /// Nothing has happened. What may be tried again is tried; what may not gets an answer that says so.
+    async fn not_committed(
+        &mut self,
+        error: CommitError,
+        commands: Vec<Command>,
+        replies: Vec<oneshot::Sender<Result<Reply, Failure>>>,
+    ) -> Result<(), Fatal> {
+        let alone = commands.len() == 1;
+        match error {
+            CommitError::InDoubt { .. } => return Err(Fatal::InDoubt(error)),
+            CommitError::Full if !self.degraded => {
+                tracing::error!("the disk of the ledger is full: grants are refused, renewals and releases go on");
+                self.set_degraded(true);
+                return Box::pin(self.apply(again(commands, replies))).await;
+            }
+            CommitError::Refused { ref constraint } if alone => {
+                tracing::error!(%constraint, command = ?commands.first(), "ALARM: the ledger refused a change");
+                metrics::counter!("evenkeel_alarms_total", "alarm" => "ledger_refused").increment(1);
+                let refusal = || Err(Rejection::Invariant("the ledger's constraints").into());
+                replies.into_iter().for_each(|r| drop(r.send(refusal())));
+                return Ok(());
+            }
+            _ if alone => {
+                let what = error.to_string();
+                replies.into_iter().for_each(|r| drop(r.send(Err(Failure::Ledger(what.clone())))));
+                return Ok(());
+            }
+            // One of them is to blame: each on its own.
+            _ => {}
+        }
+        for request in again(commands, replies) {
+            Box::pin(self.apply(vec![request])).await?;
+        }
+        Ok(())
+    }
+
+    /// On a full disk: what would grant is refused, unless it was granted before; the rest goes on.
+    async fn apply_degraded(
+        &mut self,
+        commands: Vec<Command>,
+        replies: Vec<oneshot::Sender<Result<Reply, Failure>>>,
+    ) -> Result<(), Fatal> {
+        let (grants, rest): (Vec<_>, Vec<_>) =
+            again(commands, replies).into_iter().partition(|r| is_grant(&r.command));
+        for request in grants {
+            let now = clock::now();
+            let step = step(&mut self.state, now, std::slice::from_ref(&request.command));
+            if step.events.is_empty() {
+                let settled = step.settle(&mut self.state, now);
+                self.answer(settled, vec![request.reply]);
+            } else {
+                step.undo(&mut self.state, now);
+                drop(request.reply.send(Err(Failure::DiskFull)));
+            }
+        }
+        if rest.is_empty() { Ok(()) } else { self.apply(rest).await }
+    }
+
+    fn set_degraded(&mut self, degraded: bool) {
+        self.degraded = degraded;
+        self.ends.shared.degraded.send_replace(degraded);
+        metrics::gauge!("evenkeel_ledger_degraded").set(f64::from(u8::from(degraded)));
+    }
+
+    fn answer(&self, settled: Settled, replies: Vec<oneshot::Sender<Result<Reply, Failure>>>) {
+        for (answer, reply) in settled.answers.into_iter().zip(replies) {
+            if let Err(Rejection::Invariant(name)) = &answer {
+                tracing::error!(invariant = name, "ALARM: a command would have broken an invariant and was refused");
+                metrics::counter!("evenkeel_alarms_total", "alarm" => "invariant").increment(1);
+            }
+            drop(reply.send(answer.map_err(Failure::Rejected)));
+        }
+    }
+
+    /// What was committed becomes visible: clocks for renewals, waiters, listeners, targets.
+    fn publish(&mut self, events: &[Event], now: Time) {
+        let mut retarget = false;
+        for event in events {
+            metrics::counter!("evenkeel_events_total", "kind" => event.kind()).increment(1);
+            if let Some(id) = event.lease() {
+                self.publish_lease(event, id);
+                retarget |= self.target_changed(id, now);
+            }
+            match event {
+                Event::NodeInstalled { .. } => retarget = true,
+                Event::NodeDrained { .. } => self.ends.shared.published.iter().for_each(|l| l.wake()),
+                _ => {}
+            }
+        }
+        if retarget {
+            self.send_targets(now);
+        }
+        self.ends.shared.changes.send_modify(|n| *n += 1);
+    }
+
+    fn publish_lease(&self, event: &Event, id: LeaseId) {
+        let shared = &self.ends.shared;
+        match event {
+            Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => {
+                if let Some(clock) = self.state.volatile.clocks.get(&id) {
+                    let old = shared.published.remove(&id).map(|(_, p)| p);
+                    shared.published.insert(id, Published::new(clock.clone(), lease, old.as_ref()));
+                }
+                if lease.phase != Phase::Queued {
+                    self.tell_waiters(id, &Ok(()));
+                }
+            }
+            Event::LeaseEnded { how, .. } => {
+                if let Some((_, lease)) = shared.published.remove(&id) {
+                    lease.wake();
+                }
+                let how = if *how == End::Abandoned { "nobody waited for it" } else { "it ended" };
+                self.tell_waiters(id, &Err(how));
+            }
+            Event::LeaseRetargeted { .. } | Event::LeaseQuarantined { .. } => {
+                if let Some(lease) = shared.published.get(&id) {
+                    lease.wake();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn tell_waiters(&self, id: LeaseId, outcome: &Result<(), &'static str>) {
+        let mut waiters = self.ends.shared.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        for waiter in waiters.remove(&id).unwrap_or_default() {
+            let lease = self.state.durable.leases().get(&id);
+            drop(waiter.send(match (outcome, lease) {
+                (Ok(()), Some(lease)) => Ok(lease.clone()),
+                (Err(how), _) => Err(Rejection::Lost { id, how }.into()),
+                (Ok(()), None) => Err(Rejection::Lost { id, how: "it ended" }.into()),
+            }));
+        }
+    }
+
+    /// Brings one lease's target up to date; says whether it changed.
+    fn target_changed(&mut self, id: LeaseId, now: Time) -> bool {
+        let lease = self.state.durable.leases().get(&id);
+        let new = lease.and_then(|l| target_of(&self.state.durable, &self.state.volatile, now, l));
+        match new {
+            Some(target) => self.targets.insert(id, target.clone()).as_ref() != Some(&target),
+            None => self.targets.remove(&id).is_some(),
+        }
+    }
+
+    fn send_targets(&self, now: Time) {
+        let node = self.state.durable.node().clone();
+        let targets = self.targets.values().cloned().collect();
+        self.publish_targets.send_replace(Arc::new(Targets { node, targets, at: now }));
+        self.poke.notify_one();
+    }
+
+    /// Everything, at start.
+    fn publish_all(&mut self, now: Time) {
+        for (id, lease) in self.state.durable.leases() {
+            if let Some(clock) = self.state.volatile.clocks.get(id) {
+                self.ends.shared.published.insert(*id, Published::new(clock.clone(), lease, None));
+            }
+        }
+        let ids: Vec<_> = self.state.durable.leases().keys().copied().collect();
+        ids.into_iter().for_each(|id| drop(self.target_changed(id, now)));
+        self.send_targets(now);
+        self.wake = self.state.next_wakeup(now);
+    }
+
+    /// What has its own rhythm: pushing quarantined trees, full checks, space, old events.
+    async fn housekeeping(&mut self) {
+        let now = clock::now();
+        let pushed: Vec<_> = self.state.volatile.quarantined.keys().copied().collect();
+        let mut changed = false;
+        for id in pushed {
+            changed |= self.target_changed(id, now);
+        }
+        if changed {
+            self.send_targets(now);
+        }
+        if self.checked.elapsed() >= FULL_CHECK {
+            self.checked = tokio::time::Instant::now();
+            for v in violations(&self.state.durable) {
+                tracing::error!(invariant = v.invariant, detail = v.detail, "ALARM: an invariant is broken");
+                metrics::counter!("evenkeel_alarms_total", "alarm" => "violation").increment(1);
+            }
+        }
+        if self.looked.elapsed() >= SPACE_CHECK {
+            self.looked = tokio::time::Instant::now();
+            self.look_after_ledger().await;
+        }
+    }
+
+    async fn look_after_ledger(&mut self) {
+        if self.degraded {
+            match self.ledger.space().await {
+                Ok(space) if space.enough => {
+                    tracing::info!("there is space on the ledger's disk again: grants go on");
+                    self.set_degraded(false);
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "cannot tell how much space the ledger's disk has"),
+            }
+            return;
+        }
+        let renewed = self.state.volatile.take_renewed();
+        if !renewed.is_empty() {
+            let since: Vec<_> = renewed.into_iter().map(|id| (id, None)).collect();
+            if let Err(error) = self.ledger.set_unrenewed(&since).await {
+                tracing::warn!(%error, "renewals since the start were not noted; they will be at the next restart");
+            }
+        }
+        if self.pruned.elapsed() >= PRUNE {
+            self.pruned = tokio::time::Instant::now();
+            let before = unix_ms().saturating_sub(self.config.keep_events.as_millis() as u64);
+            if let Err(error) = self.ledger.prune(before, PRUNE_MOST).await {
+                tracing::warn!(%error, "old events could not be taken out of the audit trail");
+            }
+        }
+    }
+}
+
+fn again(commands: Vec<Command>, replies: Vec<oneshot::Sender<Result<Reply, Failure>>>) -> Vec<Request> {
+    commands.into_iter().zip(replies).map(|(command, reply)| Request { command, reply }).collect()
+}
+
+fn tick() -> Request {
+    Request { command: Command::Tick, reply: oneshot::channel().0 }
+}
+
+/// Whether a command takes from the pool or adds to the ledger without giving anything back.
+const fn is_grant(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Acquire(_)
+            | Command::Submit { .. }
+            | Command::Update { .. }
+            | Command::Trial { .. }
+            | Command::Import { .. }
+    )
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
