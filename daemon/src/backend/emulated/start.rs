@@ -1,0 +1,152 @@
+//! Starts the device process if nobody serves its directory. It has a session of its own and outlives the daemon:
+//! the contexts of workers must not end when the daemon does.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use evenkeel_gpu::socket_path;
+
+use super::Link;
+use crate::config::EmulatedConfig;
+use crate::proc_tree::LEASE_MARK;
+
+/// A device is ready within milliseconds; on a loaded machine with a cold disk it may take longer.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+/// Between two looks whether it is.
+const READY_POLL: Duration = Duration::from_millis(10);
+/// The program that is looked for beside the daemon.
+const PROGRAM: &str = "evenkeel-gpu";
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its directory or its log.
+    #[error("cannot {what} {} for the emulated GPU; choose another gpu.emulated.dir", .path.display())]
+    Path {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The program.
+    #[error("cannot start {}; install it beside evenkeeld, or set gpu.emulated.program", .program.display())]
+    Spawn {
+        /// Which program.
+        program: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It ended, or did not answer.
+    #[error("the emulated GPU in {} is not ready: {why}; its log is {}", .dir.display(), .log.display())]
+    NotReady {
+        /// Its directory.
+        dir: PathBuf,
+        /// Its log.
+        log: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Makes sure that somebody serves the directory, if that is wanted; returns the directory as an absolute path.
+///
+/// # Errors
+/// When the device cannot be started, or is not ready in time.
+pub fn ensure_served(config: &EmulatedConfig) -> Result<PathBuf, StartError> {
+    let at = |what, path: &Path| {
+        let path = path.to_owned();
+        move |source| StartError::Path { what, path, source }
+    };
+    let dir = std::path::absolute(&config.dir).map_err(at("find", &config.dir))?;
+    let first = socket_path(&dir, 0);
+    if !config.start || Link::new(first.clone()).look().is_ok() {
+        return Ok(dir);
+    }
+    let mode = if config.multiuser { 0o755 } else { 0o700 };
+    let mut builder = DirBuilder::new();
+    let made = builder.recursive(true).mode(mode).create(&dir);
+    made.map_err(at("create", &dir))?;
+    let log = dir.join("device.log");
+    let mut open = OpenOptions::new();
+    let file = open.create(true).append(true).open(&log);
+    let file = file.map_err(at("open", &log))?;
+    let copy = file.try_clone().map_err(at("open", &log))?;
+
+    let program = program(config);
+    let mut command = Command::new(&program);
+    command
+        .arg("serve")
+        .arg("--dir")
+        .arg(&dir)
+        .args(["--gpu", &config.model])
+        .args(["--count", &config.count.to_string()]);
+    if config.sms > 0 {
+        command.args(["--sms", &config.sms.to_string()]);
+    }
+    if config.multiuser {
+        command.arg("--multiuser");
+    }
+    command
+        .env_remove(LEASE_MARK)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(file)
+        .stderr(copy);
+    in_session_of_its_own(&mut command);
+    let mut child = command
+        .spawn()
+        .map_err(|source| StartError::Spawn { program, source })?;
+    tracing::info!(pid = child.id(), dir = %dir.display(), model = %config.model, "started an EMULATED GPU");
+    let deadline = Instant::now() + READY_WITHIN;
+    let mut link = Link::new(first);
+    loop {
+        let why = match link.look() {
+            Ok(_) => break,
+            Err(error) => error.to_string(),
+        };
+        let ended = child.try_wait().ok().flatten();
+        if ended.is_some() || Instant::now() > deadline {
+            let why = ended.map_or(why, |status| format!("it ended with {status}"));
+            return Err(StartError::NotReady { dir, log, why });
+        }
+        std::thread::sleep(READY_POLL);
+    }
+    // Nobody else collects its exit status, should it end before the daemon.
+    let reaper = std::thread::Builder::new().name("gpu-reaper".into());
+    let _ = reaper.spawn(move || child.wait());
+    Ok(dir)
+}
+
+/// As set; else beside the daemon's own program; else from PATH.
+fn program(config: &EmulatedConfig) -> PathBuf {
+    if !config.program.is_empty() {
+        return config.program.clone().into();
+    }
+    let own = std::env::current_exe().ok();
+    let beside = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));
+    beside
+        .filter(|path| path.is_file())
+        .unwrap_or_else(|| PROGRAM.into())
+}
+
+#[allow(
+    unsafe_code,
+    reason = "a session of its own takes a call between fork and exec"
+)]
+fn in_session_of_its_own(command: &mut Command) {
+    // SAFETY: setsid(2) is async-signal-safe, allocates nothing and touches no memory of ours. It cannot fail here:
+    // a process that was just forked leads no group.
+    unsafe {
+        command.pre_exec(|| {
+            nix::unistd::setsid()?;
+            Ok(())
+        });
+    }
+}

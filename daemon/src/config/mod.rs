@@ -1,0 +1,458 @@
+//! The daemon's configuration: what may be set, its defaults, and what each key means.
+//!
+//! Not here: reading files and variables (`load`), what is a sensible value (`check`). `main` loads it once; it does
+//! not change while the daemon runs. `config/evenkeeld.toml` documents every key; a test compares it with this file.
+
+mod check;
+mod load;
+mod size;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use evenkeel_core::id::Name;
+use evenkeel_core::node::{GpuMode, PoolKind};
+use evenkeel_core::settings::Settings;
+use evenkeel_core::unit::{Bytes, Millis};
+use serde::{Deserialize, Serialize};
+
+pub use check::Problem;
+pub use load::{ConfigError, ENV_PREFIX};
+pub use size::Size;
+
+/// Where clients look for the daemon unless told otherwise (the client library has the same default).
+pub const DEFAULT_SOCKET: &str = "/run/evenkeel/evenkeeld.sock";
+/// The configuration file that is read when none is named, if it exists.
+pub const DEFAULT_PATH: &str = "/etc/evenkeel/evenkeeld.toml";
+
+/// All settings. Every key has a default; unknown keys are refused.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The server and its pool.
+    pub node: NodeConfig,
+    /// The pool where `node.pool = "synthetic"`.
+    pub synthetic: SyntheticConfig,
+    /// Where leases and jobs are stored.
+    pub ledger: LedgerConfig,
+    /// Where clients reach the daemon.
+    pub listen: ListenConfig,
+    /// Whose requests are whose.
+    pub tenants: TenantsConfig,
+    /// Times and rules of leases.
+    pub leases: LeasesConfig,
+    /// GPUs.
+    pub gpu: GpuConfig,
+    /// How many of what.
+    pub limits: LimitsConfig,
+    /// What is logged.
+    pub log: LogConfig,
+}
+
+/// The server and its pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// The node's name in answers; empty: the host's name.
+    pub name: String,
+    /// Hardware that is enforced, or amounts that exist in the ledger only.
+    pub pool: PoolKind,
+    /// Cores kept for the system and the daemon.
+    pub reserve_cores: Reserve,
+    /// What one leasable core is.
+    pub smt: Smt,
+}
+
+/// How many cores are kept for the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Reserve {
+    /// One core; none on a machine with fewer than four.
+    #[default]
+    #[serde(with = "auto")]
+    Auto,
+    /// So many.
+    Cores(u32),
+}
+
+/// The word `auto`.
+mod auto {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str("auto")
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<(), D::Error> {
+        if String::deserialize(d)? == "auto" {
+            Ok(())
+        } else {
+            Err(D::Error::custom("neither \"auto\" nor a number"))
+        }
+    }
+}
+
+/// What one leasable core is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Smt {
+    /// A physical core with all its hardware threads.
+    #[default]
+    Cores,
+    /// A hardware thread.
+    Threads,
+}
+
+/// A pool that exists in the ledger only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SyntheticConfig {
+    /// Cores.
+    pub cores: u32,
+    /// GPUs.
+    pub gpus: u16,
+    /// SMs of each GPU.
+    pub sms: u32,
+    /// Memory of each GPU.
+    pub memory: Size,
+    /// SMs can be given out in multiples of this.
+    pub granularity: u32,
+}
+
+/// Where leases and jobs are stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LedgerConfig {
+    /// The database. Beside it lie its lock, its ballast and its backups.
+    pub path: PathBuf,
+    /// Space that is kept so that a full disk does not stop releases and expiries.
+    pub ballast_mib: u64,
+    /// Events older than this are dropped from the audit trail.
+    pub audit_days: u32,
+}
+
+/// Where clients reach the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ListenConfig {
+    /// The Unix socket: gRPC; the peer's user decides the tenant.
+    pub socket: PathBuf,
+    /// The socket's permissions, in octal.
+    pub socket_mode: String,
+    /// Address for gRPC over TCP; empty: none.
+    pub tcp: String,
+    /// Allows plain TCP: whoever reaches the port is believed.
+    pub insecure_tcp: bool,
+    /// The tenant of whoever comes over plain TCP.
+    pub tcp_tenant: Name,
+    /// Address for REST and metrics, on loopback; empty: none.
+    pub rest: String,
+}
+
+/// Whose requests are whose.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TenantsConfig {
+    /// By uid, in decimal. Who is not listed is a tenant of its own, `uid:1000`.
+    pub uids: BTreeMap<String, Tenant>,
+}
+
+/// What a user is to the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tenant {
+    /// Users with the same tenant share leases and jobs.
+    pub tenant: Name,
+    /// What they may do.
+    #[serde(default)]
+    pub role: Role,
+}
+
+/// What a caller may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Sees and changes its tenant's.
+    #[default]
+    User,
+    /// Sees and changes everyone's.
+    Admin,
+}
+
+/// Times and rules of leases.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LeasesConfig {
+    /// Life without a renewal, where the request does not say.
+    pub ttl_ms: u64,
+    /// Time past the deadline in which a renewal still saves a lease.
+    pub grace_ms: u64,
+    /// Time in quarantine before the tree is told to end.
+    pub quarantine_kill_ms: u64,
+    /// Time between telling the tree to end and ending it.
+    pub kill_after_term_ms: u64,
+    /// An admitted job without a live lease for so long gives its quotas back.
+    pub park_after_ms: u64,
+    /// Answers of ended requests are remembered for so long.
+    pub remember_for_ms: u64,
+    /// And so many at most.
+    pub remember_ends: u32,
+    /// A wake-up later than this is the daemon's own stall; deadlines move by it.
+    pub stall_ms: u64,
+    /// A lease that nobody renews over restarts of the daemon lives so many TTLs.
+    pub unrenewed_ttls: u64,
+    /// How often reality is compared with what should be.
+    pub reconcile_ms: u64,
+}
+
+/// Who provides the GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuSource {
+    /// Nobody: cores only.
+    #[default]
+    None,
+    /// A device process, no hardware.
+    Emulated,
+}
+
+/// GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GpuConfig {
+    /// Who provides them.
+    pub backend: GpuSource,
+    /// How far the daemon goes on each GPU.
+    pub mode: GpuMode,
+    /// Exceptions, by the GPU's number.
+    pub modes: BTreeMap<String, GpuMode>,
+    /// Memory of each GPU that is not leased: contexts and the system need it.
+    pub reserved_memory: Size,
+    /// GPUs that are not there.
+    pub emulated: EmulatedConfig,
+}
+
+/// GPUs that are not there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EmulatedConfig {
+    /// The device's directory, with its sockets.
+    pub dir: PathBuf,
+    /// What they are: a preset of `evenkeel-gpu`.
+    pub model: String,
+    /// How many.
+    pub count: u16,
+    /// Another number of SMs than the preset's; 0: the preset's.
+    pub sms: u32,
+    /// Starts the device if nobody serves the directory. It outlives the daemon.
+    pub start: bool,
+    /// The program that serves it; empty: `evenkeel-gpu` beside the daemon, else from PATH.
+    pub program: String,
+    /// Lets processes of other users create contexts.
+    pub multiuser: bool,
+}
+
+/// How many of what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Live leases, the queue among them.
+    pub leases: u32,
+    /// Requests in the queue.
+    pub queue: u32,
+    /// Live jobs.
+    pub jobs: u32,
+}
+
+/// What is logged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,evenkeeld::backend=debug`.
+    pub level: String,
+    /// For people or for machines.
+    pub format: LogFormat,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            pool: PoolKind::Local,
+            reserve_cores: Reserve::Auto,
+            smt: Smt::Cores,
+        }
+    }
+}
+
+impl Default for SyntheticConfig {
+    fn default() -> Self {
+        Self {
+            cores: 64,
+            gpus: 8,
+            sms: 132,
+            memory: Size(Bytes::gib(80)),
+            granularity: 2,
+        }
+    }
+}
+
+impl Default for LedgerConfig {
+    fn default() -> Self {
+        Self {
+            path: "/var/lib/evenkeel/ledger.db".into(),
+            ballast_mib: 64,
+            audit_days: 30,
+        }
+    }
+}
+
+impl Default for ListenConfig {
+    fn default() -> Self {
+        Self {
+            socket: DEFAULT_SOCKET.into(),
+            socket_mode: "0666".into(),
+            tcp: String::new(),
+            insecure_tcp: false,
+            tcp_tenant: Name::unknown(),
+            rest: "127.0.0.1:7420".into(),
+        }
+    }
+}
+
+impl Default for LeasesConfig {
+    fn default() -> Self {
+        let core = Settings::default();
+        Self {
+            ttl_ms: core.ttl.0,
+            grace_ms: core.grace.0,
+            quarantine_kill_ms: core.quarantine_kill.0,
+            kill_after_term_ms: core.kill_after_term.0,
+            park_after_ms: core.park_after.0,
+            remember_for_ms: core.remember_for.0,
+            remember_ends: core.remember_ends,
+            stall_ms: core.stall.0,
+            unrenewed_ttls: core.unrenewed_ttls,
+            reconcile_ms: 200,
+        }
+    }
+}
+
+impl Default for GpuConfig {
+    fn default() -> Self {
+        Self {
+            backend: GpuSource::None,
+            mode: GpuMode::Enforce,
+            modes: BTreeMap::new(),
+            reserved_memory: Size(Bytes::mib(512)),
+            emulated: EmulatedConfig::default(),
+        }
+    }
+}
+
+impl Default for EmulatedConfig {
+    fn default() -> Self {
+        Self {
+            dir: "/run/evenkeel/gpu".into(),
+            model: "h100".into(),
+            count: 1,
+            sms: 0,
+            start: true,
+            program: String::new(),
+            multiuser: false,
+        }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        let core = Settings::default();
+        Self {
+            leases: core.leases_max,
+            queue: core.queue_max,
+            jobs: core.jobs_max,
+        }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            level: "info".into(),
+            format: LogFormat::Text,
+        }
+    }
+}
+
+impl Config {
+    /// The part that decisions depend on.
+    pub fn settings(&self) -> Settings {
+        let (leases, limits) = (&self.leases, &self.limits);
+        Settings {
+            ttl: Millis(leases.ttl_ms),
+            grace: Millis(leases.grace_ms),
+            quarantine_kill: Millis(leases.quarantine_kill_ms),
+            kill_after_term: Millis(leases.kill_after_term_ms),
+            park_after: Millis(leases.park_after_ms),
+            remember_for: Millis(leases.remember_for_ms),
+            remember_ends: leases.remember_ends,
+            stall: Millis(leases.stall_ms),
+            unrenewed_ttls: leases.unrenewed_ttls,
+            leases_max: limits.leases,
+            queue_max: limits.queue,
+            jobs_max: limits.jobs,
+        }
+    }
+
+    /// The node's name: as set, else the host's.
+    pub fn node_name(&self) -> String {
+        if !self.node.name.is_empty() {
+            return self.node.name.clone();
+        }
+        match std::fs::read_to_string("/proc/sys/kernel/hostname") {
+            Ok(name) if !name.trim().is_empty() => name.trim().to_owned(),
+            _ => "localhost".into(),
+        }
+    }
+
+    /// The permissions of the Unix socket; `check` has seen that they can be read.
+    pub fn socket_mode(&self) -> u32 {
+        check::octal(&self.listen.socket_mode).unwrap_or(0o600)
+    }
+
+    /// How far the daemon goes on a GPU.
+    pub fn gpu_mode(&self, index: u16) -> GpuMode {
+        let exception = self.gpu.modes.get(&index.to_string());
+        exception.copied().unwrap_or(self.gpu.mode)
+    }
+
+    /// The tenant and role of a user who comes over the Unix socket. `own_uid` is the daemon's.
+    pub fn tenant_of(&self, uid: u32, own_uid: u32) -> Tenant {
+        if let Some(tenant) = self.tenants.uids.get(&uid.to_string()) {
+            return tenant.clone();
+        }
+        // Root and the daemon's own user can do what they like to the ledger's file anyway.
+        let role = if uid == 0 || uid == own_uid {
+            Role::Admin
+        } else {
+            Role::User
+        };
+        Tenant {
+            tenant: Name::new(&format!("uid:{uid}")).unwrap_or_else(|_| Name::unknown()),
+            role,
+        }
+    }
+}

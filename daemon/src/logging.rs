@@ -1,0 +1,33 @@
+//! The log: lines for people or JSON for machines, on standard error. Nothing else writes there.
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{LogConfig, LogFormat};
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The level.
+    #[error("log.level = `{0}` is no level")]
+    Level(String),
+    /// Somebody else logs already.
+    #[error("the log was started twice")]
+    Twice,
+}
+
+/// Starts logging, once per process.
+///
+/// # Errors
+/// When the level cannot be read, or it was started before.
+pub fn start(config: &LogConfig) -> Result<(), LogError> {
+    let filter =
+        EnvFilter::try_new(&config.level).map_err(|_| LogError::Level(config.level.clone()))?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match config.format {
+        LogFormat::Text => log.with_ansi(false).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    }
+    .map_err(|_| LogError::Twice)
+}
