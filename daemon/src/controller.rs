@@ -398,7 +398,9 @@ impl Controller {
             }
         }
         let ids: Vec<_> = self.state.durable.leases().keys().copied().collect();
-        ids.into_iter().for_each(|id| drop(self.target_changed(id, now)));
+        ids.into_iter().for_each(|id| {
+            self.target_changed(id, now);
+        });
         self.send_targets(now);
         self.wake = self.state.next_wakeup(now);
     }

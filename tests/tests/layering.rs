@@ -41,11 +41,14 @@ const CORE_NEVER: &[(&str, &str)] = &[
 /// The core's house, from the ground up: a file uses only floors below its own, or its own folder.
 const FLOORS: &[&[&str]] = &[
     &["unit", "id", "cpuset"],
-    &["curve", "job", "node", "grant"],
-    &["lease", "clock", "pool", "settings", "balance", "allocate"],
-    &["command", "event", "converge"],
-    &["state", "volatile"],
-    &["decide", "invariant"],
+    &["curve", "node", "grant"],
+    &["job"],
+    &["lease", "clock", "pool", "settings", "allocate"],
+    &["balance"],
+    &["command", "event"],
+    &["state"],
+    &["volatile"],
+    &["decide", "converge", "invariant"],
     &["step"],
 ];
 

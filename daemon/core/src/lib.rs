@@ -4,9 +4,9 @@
 //! Time comes in as a parameter, randomness not at all; the same calls give the same results.
 //! The daemon drives it through [`step`]; the simulated world in `tests` drives the same code.
 //!
-//! Seven floors, no circle; a file uses only floors below its own:
-//! `unit id cpuset` < `curve job node grant` < `lease clock pool settings balance allocate` < `command event`
-//! < `state volatile` < `decide converge invariant` < `step`.
+//! Ten floors, no circle; a file uses only floors below its own:
+//! `unit id cpuset` < `curve node grant` < `job` < `lease clock pool settings allocate` < `balance`
+//! < `command event` < `state` < `volatile` < `decide converge invariant` < `step`.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,0 +1,225 @@
+//! How each event changes the durable state. Nothing else changes it.
+use alloc::vec::Vec;
+
+use super::{Durable, Effect, Remembered, Undo, slot_mut};
+use crate::curve::Profile;
+use crate::event::Event;
+use crate::grant::{Ask, Vector};
+use crate::id::{Fence, LeaseId};
+use crate::job::{Job, JobPhase, Slot};
+use crate::lease::{End, Lease, Phase};
+
+impl Durable {
+    /// Applies an event. Total: an event about something unknown changes nothing.
+    pub fn evolve(&mut self, event: &Event) {
+        match event {
+            Event::NodeInstalled { node } => self.put_node(node.clone()),
+            Event::UnavailableChanged { unavailable } => self.put_unavailable(unavailable.clone()),
+            Event::NodeDrained { draining } => {
+                self.journal.push(Undo::Draining(self.draining));
+                self.draining = *draining;
+            }
+            Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => self.enter(lease),
+            Event::LeaseEnded { id, fence, how, .. } => self.end(*id, *fence, *how),
+            Event::RequestsForgotten { requests } => {
+                requests
+                    .iter()
+                    .for_each(|key| self.put_request(key.clone(), None));
+            }
+            Event::JobSubmitted { job } => {
+                let remembered = Remembered {
+                    body: job.body,
+                    effect: Effect::Job(job.id),
+                };
+                self.put_request((job.tenant.clone(), job.request), Some(remembered));
+                self.advance_next(None, Some(job.id));
+                self.put_job(job.id, Some(job.clone()));
+            }
+            Event::JobEnded { id } => self.put_job(*id, None),
+            Event::TrialReported { key, point } => {
+                if let Some(p) = self.profiles.get_mut(key) {
+                    p.points.push(point.clone());
+                    self.journal.push(Undo::PopPoint(key.clone()));
+                } else {
+                    let profile = Profile {
+                        key: key.clone(),
+                        points: [point.clone()].into(),
+                    };
+                    self.put_profile(key.clone(), Some(profile));
+                }
+            }
+            Event::ProfileImported { profile } => {
+                self.put_profile(profile.key.clone(), Some(profile.clone()));
+            }
+            other => self.evolve_existing(other),
+        }
+    }
+
+    /// Events that change one lease or one job that exists.
+    fn evolve_existing(&mut self, event: &Event) {
+        if let Some(mut lease) = event.lease().and_then(|id| self.leases.get(&id)).cloned() {
+            let old = (lease.phase.name(), lease.fence, lease.generation);
+            evolve_lease(&mut lease, event);
+            if old.0 != lease.phase.name() && !old.0.may_become(lease.phase.name()) {
+                self.broken = Some(("legal_transitions", lease.id));
+            }
+            if lease.fence < old.1 || lease.generation < old.2 {
+                self.broken = Some(("fences_only_rise", lease.id));
+            }
+            self.put_lease(lease.id, Some(lease));
+        }
+        if let Some(mut job) = event.job().and_then(|id| self.jobs.get(&id)).cloned() {
+            evolve_job(&mut job, event);
+            self.put_job(job.id, Some(job));
+        }
+    }
+
+    /// A lease enters, or leaves the queue: remembered, numbered, and in its slot.
+    fn enter(&mut self, lease: &Lease) {
+        let effect = Effect::Lease {
+            id: lease.id,
+            fence: lease.fence,
+            end: None,
+        };
+        let key = (lease.tenant.clone(), lease.request);
+        self.put_request(
+            key,
+            Some(Remembered {
+                body: lease.body,
+                effect,
+            }),
+        );
+        self.advance_next(Some(lease.id), None);
+        if lease.phase != Phase::Queued {
+            self.with_slot(lease, |slot| {
+                *slot = Slot {
+                    lease: Some(lease.id),
+                    unclaimed: Vector::empty(),
+                }
+            });
+        }
+        self.put_lease(lease.id, Some(lease.clone()));
+    }
+    fn end(&mut self, id: LeaseId, fence: Fence, how: End) {
+        let Some(lease) = self.leases.get(&id).cloned() else {
+            return;
+        };
+        let key = (lease.tenant.clone(), lease.request);
+        if let Some(mut r) = self.requests.get(&key).cloned()
+            && let Effect::Lease { end, .. } = &mut r.effect
+        {
+            *end = Some((how, fence));
+            self.put_request(key, Some(r));
+        }
+        self.with_slot(&lease, |slot| {
+            if slot.lease == Some(id) {
+                slot.lease = None;
+            }
+        });
+        self.put_lease(id, None);
+    }
+    fn with_slot(&mut self, lease: &Lease, change: impl FnOnce(&mut Slot)) {
+        let Ask::Stage(member) = lease.ask else {
+            return;
+        };
+        let Some(mut job) = self.jobs.get(&member.job).cloned() else {
+            return;
+        };
+        if let Some(slot) = slot_mut(&mut job, member) {
+            change(slot);
+            self.put_job(job.id, Some(job));
+        }
+    }
+}
+
+fn evolve_lease(lease: &mut Lease, event: &Event) {
+    match event {
+        Event::LeaseAttached { holder, fence, .. } => {
+            lease.fence = *fence;
+            lease.phase = Phase::Attached(holder.clone());
+        }
+        Event::LeaseActivated { .. } => {
+            let holder = lease.phase.holder().cloned();
+            lease.phase = Phase::Active {
+                holder,
+                verified: false,
+            };
+        }
+        Event::LeaseVerified { .. } => {
+            if let Phase::Active { verified, .. } = &mut lease.phase {
+                *verified = true;
+            }
+        }
+        Event::LeaseRetargeted {
+            generation, target, ..
+        } => {
+            lease.generation = *generation;
+            lease.target = target.clone();
+        }
+        Event::LeaseHeld { held, .. } => lease.held = held.clone(),
+        Event::LeaseDraining { fence, .. } => {
+            lease.fence = *fence;
+            lease.target = Vector::empty();
+            if let Some(holder) = lease.phase.holder().cloned() {
+                lease.phase = Phase::Draining(holder);
+            }
+        }
+        Event::LeaseQuarantined { fence, cause, .. } => {
+            lease.fence = *fence;
+            if let Some(holder) = lease.phase.holder().cloned() {
+                lease.phase = Phase::Quarantined {
+                    holder,
+                    cause: *cause,
+                };
+            }
+        }
+        _ => {}
+    }
+}
+
+fn evolve_job(job: &mut Job, event: &Event) {
+    match event {
+        Event::JobAdmitted { plan, .. } => {
+            job.phase = JobPhase::Admitted;
+            job.slots = plan
+                .stages
+                .iter()
+                .map(|s| {
+                    s.workers
+                        .iter()
+                        .map(|v| Slot {
+                            lease: None,
+                            unclaimed: v.clone(),
+                        })
+                        .collect()
+                })
+                .collect();
+            job.plan = Some(plan.clone());
+        }
+        Event::JobReplanned { plan, .. } => {
+            job.plan = Some(plan.clone());
+            job.moves += 1;
+        }
+        Event::JobRefitted { scale, learned, .. } => {
+            job.scale.clone_from(scale);
+            job.learned.clone_from(learned);
+        }
+        Event::JobUpdated {
+            rebalance, policy, ..
+        } => {
+            job.spec.rebalance = rebalance.clone();
+            job.spec.policy = *policy;
+        }
+        Event::SlotReserved { member, unclaimed } => {
+            if let Some(slot) = slot_mut(job, *member) {
+                slot.unclaimed = unclaimed.clone();
+            }
+        }
+        Event::JobParked { .. } => {
+            job.phase = JobPhase::Parked;
+            job.plan = None;
+            job.slots = Vec::new();
+        }
+        _ => {}
+    }
+}
