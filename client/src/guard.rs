@@ -18,6 +18,8 @@ use crate::session::{Callback, GuardEvent, GuardState, Held, Hub, OnDaemonLost, 
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// Heartbeats in one TTL, at least: five may be lost.
 const BEATS_PER_TTL: u32 = 6;
+/// How long an explicit release is tried: a daemon's restart fits into it.
+const RELEASE_WITHIN: Duration = Duration::from_secs(30);
 /// How long dropping a guard may take.
 const DROP_WITHIN: Duration = Duration::from_secs(1);
 
@@ -181,13 +183,13 @@ impl LeaseGuard {
         }
     }
 
-    /// Gives the lease back and waits for the daemon's word, as long as the client's deadline allows.
+    /// Gives the lease back and waits for the daemon's word, for at most 30 s.
     ///
     /// # Errors
     /// [`Error::Fenced`] if it was lost before; [`Error::Unavailable`] if the daemon was not reached: the
     /// lease then ends by itself at its TTL.
     pub fn release(self) -> Result<Lease> {
-        self.release_within(Duration::from_secs(30))
+        self.release_within(RELEASE_WITHIN)
     }
 
     /// [`release`](Self::release) with a time limit of its own.
@@ -204,11 +206,17 @@ impl LeaseGuard {
     ///
     /// # Errors
     /// As [`release`](Self::release).
-    pub async fn release_async(mut self) -> Result<Lease> {
+    pub async fn release_async(self) -> Result<Lease> {
+        self.release_within_async(RELEASE_WITHIN).await
+    }
+
+    /// [`release_async`](Self::release_async) with a time limit of its own.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    pub async fn release_within_async(mut self, within: Duration) -> Result<Lease> {
         let (reply, result) = oneshot::channel();
-        self.send_release(Duration::from_secs(30), move |lease| {
-            drop(reply.send(lease))
-        })?;
+        self.send_release(within, move |lease| drop(reply.send(lease)))?;
         result.await.unwrap_or_else(|_| Err(self.gone()))
     }
 

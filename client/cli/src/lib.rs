@@ -1,1 +1,46 @@
-//! Placeholder until its first code lands.
+//! The command line of Evenkeel, and its demo.
+//!
+//! `args` says what may be typed, `cmd` has one file for each command, `out` is the only place that
+//! prints, `fail` says what went wrong and with which exit code. The library exists for the tests.
+
+mod args;
+mod cmd;
+pub mod demo;
+mod fail;
+mod jobfile;
+mod nearest;
+mod out;
+mod table;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+/// Parses, runs, prints; the whole program.
+pub fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("EVENKEEL_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error")),
+        )
+        .without_time()
+        .init();
+    // One thread: `run` binds its children to the thread that started them, and the rest only waits.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(cmd::dispatch(cli)),
+        Err(error) => Err(fail::Failure::new(format!("cannot start: {error}"))),
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            out::complain(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}

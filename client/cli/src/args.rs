@@ -1,0 +1,147 @@
+//! What may be typed. Each command's own options are with the command (`cmd`).
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use evenkeel_client::{Address, BadAddress, Client, ClientConfig, SOCKET_VARIABLE};
+
+use crate::cmd;
+use crate::demo::DemoArgs;
+use crate::fail::{Doing as _, EXIT_CODES, Failure};
+use crate::out::Output;
+
+/// How long a command tries to reach the daemon. `run` tries longer: it stands for a worker.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const EXAMPLES: &str = "\
+Examples:
+  evenkeel run --cores 4 --sm 30% --gpu-memory 10GiB -- python train.py
+  evenkeel submit job.toml
+  evenkeel run --job reach --stage training -- python train.py
+  evenkeel top
+  evenkeel explain reach
+  evenkeel leases --output json";
+
+/// Shares one server's cores, SMs and GPU memory among the stages of training runs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "evenkeel",
+    version,
+    propagate_version = true,
+    after_help = EXAMPLES,
+    after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"),
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command understands.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Globals {
+    /// Where the daemon listens: a socket's path, or http://127.0.0.1:PORT
+    #[arg(long, global = true, env = SOCKET_VARIABLE, value_parser = address, value_name = "SOCKET")]
+    socket: Option<Address>,
+    /// How results are printed
+    #[arg(long, short = 'o', global = true, value_enum, default_value_t)]
+    pub(crate) output: Output,
+}
+
+fn address(text: &str) -> Result<Address, BadAddress> {
+    if text.is_empty() {
+        return Ok(Address::default());
+    }
+    text.parse()
+}
+
+impl Globals {
+    /// How the daemon is reached.
+    pub(crate) fn config(&self) -> ClientConfig {
+        ClientConfig::new(self.socket.clone().unwrap_or_default())
+    }
+    /// A client that gives up soon: somebody waits at a prompt.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        Client::new(self.config().deadline(PATIENCE)).doing("reach the daemon")
+    }
+    /// Whether a program reads the result.
+    pub(crate) fn json(&self) -> bool {
+        self.output == Output::Json
+    }
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command under a lease
+    Run(cmd::run::RunArgs),
+    /// Submit a job
+    Submit(cmd::submit::SubmitArgs),
+    /// Show jobs, or one job
+    Jobs(cmd::jobs::JobsArgs),
+    /// End a job
+    Cancel(cmd::cancel::CancelArgs),
+    /// Change how a job is rebalanced, or plan it anew
+    Rebalance(cmd::rebalance::RebalanceArgs),
+    /// Show leases, take them back, or clear them
+    Leases(cmd::leases::LeasesArgs),
+    /// Show what the node has and what is leased
+    Node,
+    /// Watch the node and its jobs live
+    Top(cmd::top::TopArgs),
+    /// Say why a job's shares are as they are
+    Explain(cmd::explain::ExplainArgs),
+    /// Show what happened
+    Events(cmd::events::EventsArgs),
+    /// Ask what plan a job would get
+    Plan(cmd::plan::PlanArgs),
+    /// Grant nothing new and ask holders to finish
+    Drain(cmd::drain::DrainArgs),
+    /// Measure a job's stages at different quotas
+    Calibrate(cmd::calibrate::CalibrateArgs),
+    /// See the whole loop on an emulated GPU
+    Demo(DemoArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn lines_parse() {
+        for line in [
+            "evenkeel run --cores 4 --sm 30% --gpu-memory 10GiB -- sleep 1",
+            "evenkeel run --job j --stage s --worker 2 --wait 10m -- python -c x",
+            "evenkeel --socket /tmp/x.sock jobs reach --output json",
+            "evenkeel leases revoke 7",
+            "evenkeel leases clear 7 --reason gone",
+            "evenkeel rebalance reach --freeze",
+            "evenkeel calibrate show reach/training",
+            "evenkeel calibrate job.toml",
+            "evenkeel drain --undo",
+            "evenkeel events --follow --job reach",
+        ] {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+        }
+        for line in [
+            "evenkeel run -- sleep 1",
+            "evenkeel run --cores 4",
+            "evenkeel run --cores 4 --job j --stage s -- sleep 1",
+            "evenkeel run --job j -- sleep 1",
+            "evenkeel rebalance reach",
+            "evenkeel rebalance reach --freeze --unfreeze",
+            "evenkeel leases clear 7",
+            "evenkeel run --cores 4 --sm 130% -- sleep 1",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

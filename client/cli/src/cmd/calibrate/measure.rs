@@ -1,0 +1,232 @@
+//! The grid of a job's stages, trial by trial.
+use std::path::PathBuf;
+
+use clap::Args;
+use evenkeel_client::{Client, Gpu, Node, ProfileKey};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::NO_GPU;
+use super::grid::{self, Point};
+use super::trial::{self, Outcome};
+use crate::args::Globals;
+use crate::fail::{Doing as _, Failure};
+use crate::jobfile::{BenchFile, JobFile, StageFile};
+use crate::out;
+use crate::units::show_rate;
+
+/// What is measured.
+#[derive(Args, Debug)]
+pub(super) struct MeasureArgs {
+    /// The job, in TOML, with a [stages.bench] for each stage to be measured
+    #[arg(required = true)]
+    file: Option<PathBuf>,
+    /// Only this stage
+    #[arg(long)]
+    stage: Option<String>,
+    /// Also what was measured before
+    #[arg(long)]
+    again: bool,
+    /// How often each point is measured
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeats: u32,
+}
+
+/// What was done for a stage.
+#[derive(Default, Serialize)]
+struct StageSummary {
+    stage: String,
+    gpu: String,
+    measured: u32,
+    does_not_fit: u32,
+    skipped: u32,
+    known_before: u32,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    stages: Vec<StageSummary>,
+    interrupted: bool,
+}
+
+/// One stage with the points that are still to be tried.
+struct Work<'a> {
+    stage: &'a StageFile,
+    bench: &'a BenchFile,
+    key: ProfileKey,
+    todo: Vec<Point>,
+    summary: StageSummary,
+}
+
+pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Failure> {
+    let path = args.file.clone().unwrap_or_default();
+    let file = JobFile::read(&path)?;
+    let client = globals.client()?;
+    let node = client.node().await.doing("look at the node")?;
+    let mut works = Vec::new();
+    for stage in &file.stages {
+        let wanted = args.stage.as_ref().is_none_or(|name| *name == stage.name);
+        if let (true, Some(bench)) = (wanted, &stage.bench) {
+            works.push(plan(&client, &node, &file, stage, bench, &args).await?);
+        }
+    }
+    if works.is_empty() {
+        return Err(Failure::usage(format!(
+            "{} has no [stages.bench] to measure with",
+            path.display()
+        ))
+        .hint("See examples/job.toml for how a stage says how it is measured."));
+    }
+    let total: usize = works.iter().map(|w| w.todo.len()).sum();
+    let progress = bar(total as u64);
+    let mut interrupted = false;
+    for work in &mut works {
+        tokio::select! {
+            done = measure(globals, &client, &file.name, work, &progress) => done?,
+            _ = tokio::signal::ctrl_c() => interrupted = true,
+        }
+        if interrupted {
+            break;
+        }
+    }
+    progress.finish_and_clear();
+    conclude(globals, works, interrupted)
+}
+
+/// What is left to do for a stage.
+async fn plan<'a>(
+    client: &Client,
+    node: &Node,
+    file: &JobFile,
+    stage: &'a StageFile,
+    bench: &'a BenchFile,
+    args: &MeasureArgs,
+) -> Result<Work<'a>, Failure> {
+    let gpu = gpu_of(file, node);
+    let key = ProfileKey {
+        stage: file.fingerprint(stage),
+        gpu: match gpu {
+            Some(gpu) if !stage.is_without_gpu() => gpu.model.clone(),
+            _ => NO_GPU.to_owned(),
+        },
+    };
+    let mut todo = grid::points(stage, node, gpu)?;
+    let before = todo.len();
+    if !args.again {
+        let known = match client.export_profile(key.clone()).await {
+            Ok(profile) => profile.points,
+            Err(evenkeel_client::Error::NotFound { .. }) => Vec::new(),
+            other => other.doing("see what was measured before")?.points,
+        };
+        todo.retain(|point| !known.iter().any(|k| point.is_of(k)));
+    }
+    let summary = StageSummary {
+        stage: key.stage.clone(),
+        gpu: key.gpu.clone(),
+        known_before: u32::try_from(before - todo.len()).unwrap_or(u32::MAX),
+        ..StageSummary::default()
+    };
+    let todo = todo
+        .into_iter()
+        .flat_map(|point| (0..args.repeats).map(move |_| point))
+        .collect();
+    Ok(Work {
+        stage,
+        bench,
+        key,
+        todo,
+        summary,
+    })
+}
+
+fn gpu_of<'n>(file: &JobFile, node: &'n Node) -> Option<&'n Gpu> {
+    let first = file.first_gpu();
+    node.gpus.iter().find(|g| first.is_none_or(|id| g.id == id))
+}
+
+fn bar(total: u64) -> ProgressBar {
+    let progress = ProgressBar::new(total);
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left: {msg}");
+    // The template is ours; a plain bar is what is left if it were wrong.
+    progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    progress
+}
+
+async fn measure(
+    globals: &Globals,
+    client: &Client,
+    job: &str,
+    work: &mut Work<'_>,
+    progress: &ProgressBar,
+) -> Result<(), Failure> {
+    for &point in &work.todo {
+        let name = describe(&work.key.stage, point);
+        progress.set_message(name.clone());
+        // A line above the bar, or on the standard error where there is no terminal for one.
+        let say = |text: String| progress.suspend(|| out::note(format_args!("{name}: {text}")));
+        let outcome = trial::run(globals, job, work.stage, work.bench, point).await?;
+        let result = match outcome {
+            Outcome::Measured(result) => {
+                work.summary.measured += 1;
+                say(format!("{} units/s", show_rate(result.units_per_s)));
+                Some(result)
+            }
+            Outcome::DoesNotFit(result, why) => {
+                work.summary.does_not_fit += 1;
+                say(format!("does not fit: {why}"));
+                Some(result)
+            }
+            Outcome::Skipped(why) => {
+                work.summary.skipped += 1;
+                say(format!("skipped: {why}"));
+                None
+            }
+            Outcome::Broken(why) => {
+                return Err(
+                    Failure::usage(format!("{}: {why}", work.bench.command.join(" ")))
+                        .hint("Nothing is stored for a benchmark that cannot be run."),
+                );
+            }
+        };
+        if let Some(result) = result {
+            let stored = client.report_trial(work.key.clone(), result).await;
+            stored.doing(format_args!("store the trial {name}"))?;
+        }
+        progress.inc(1);
+    }
+    Ok(())
+}
+
+fn describe(stage: &str, point: Point) -> String {
+    let mut text = format!("{stage} at {} cores", point.cores);
+    if point.sms > 0 {
+        text.push_str(&format!(", {} SMs", point.sms));
+    }
+    if point.batch > 1 {
+        text.push_str(&format!(", batch {}", point.batch));
+    }
+    text
+}
+
+fn conclude(globals: &Globals, works: Vec<Work<'_>>, interrupted: bool) -> Result<(), Failure> {
+    let stages: Vec<StageSummary> = works.into_iter().map(|w| w.summary).collect();
+    if globals.json() {
+        out::json(&Summary {
+            stages,
+            interrupted,
+        });
+    } else {
+        for s in &stages {
+            out::note(format_args!(
+                "{} on {}: {} measured, {} do not fit, {} skipped, {} known before; see `evenkeel calibrate show {}`",
+                s.stage, s.gpu, s.measured, s.does_not_fit, s.skipped, s.known_before, s.stage
+            ));
+        }
+    }
+    if interrupted {
+        return Err(Failure::new("interrupted; what was measured is stored")
+            .code(130)
+            .hint("The same command goes on from here."));
+    }
+    Ok(())
+}

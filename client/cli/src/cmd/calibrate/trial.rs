@@ -1,0 +1,209 @@
+//! One trial: the benchmark under `evenkeel run`, with a lease and a process tree of its own.
+use std::env;
+use std::process::Stdio;
+use std::time::Duration;
+
+use evenkeel_client::ProfilePoint;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+
+use super::grid::Point;
+use crate::args::Globals;
+use crate::cmd::run::NOT_RUN;
+use crate::fail::{Doing as _, Failure};
+use crate::jobfile::{BenchFile, StageFile};
+
+/// How long an ended benchmark may take to stop.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long a trial waits for its lease: the share of the one before may still be draining.
+const WAIT: Duration = Duration::from_secs(60);
+/// Lines that are kept of what a benchmark says; the last ones hold the reason.
+const LINES_KEPT: usize = 200;
+
+/// What a trial gave.
+#[derive(Debug, PartialEq)]
+pub(super) enum Outcome {
+    Measured(ProfilePoint),
+    /// It failed, hung or ran out of memory: stored as 0.
+    DoesNotFit(ProfilePoint, String),
+    /// There was no lease for it: says nothing about the stage, and is not stored.
+    Skipped(String),
+    /// The command cannot be run at all.
+    Broken(String),
+}
+
+/// What a benchmark prints at its end.
+#[derive(Deserialize)]
+struct Measured {
+    units_per_s: f64,
+    #[serde(default)]
+    memory_bytes: u64,
+}
+
+/// Runs one trial. Dropping the future ends the benchmark.
+pub(super) async fn run(
+    globals: &Globals,
+    job: &str,
+    stage: &StageFile,
+    bench: &BenchFile,
+    point: Point,
+) -> Result<Outcome, Failure> {
+    let memory = stage.trial_memory(bench);
+    let this = env::current_exe().doing("find this program")?;
+    let mut command = Command::new(this);
+    command
+        .arg("--socket")
+        .arg(globals.config().address.to_string())
+        .args(["run", "--quiet", "--resize", "fixed"])
+        .arg("--grace")
+        .arg(format!("{}s", GRACE.as_secs()))
+        .arg("--wait")
+        .arg(format!("{}s", WAIT.as_secs()))
+        .arg("--cores")
+        .arg(point.cores.to_string());
+    if point.sms > 0 {
+        command.arg("--sm").arg(point.sms.to_string());
+        command.arg("--gpu-memory").arg(memory.to_string());
+    }
+    command
+        .arg("--")
+        .args(&bench.command)
+        .env("EVENKEEL_TRIAL_JOB", job)
+        .env("EVENKEEL_TRIAL_STAGE", &stage.name)
+        .env("EVENKEEL_TRIAL_CORES", point.cores.to_string())
+        .env("EVENKEEL_TRIAL_SMS", point.sms.to_string())
+        .env("EVENKEEL_TRIAL_BATCH", point.batch.to_string())
+        .env("EVENKEEL_TRIAL_MEMORY_BYTES", memory.to_string())
+        .env(
+            "EVENKEEL_TRIAL_SECONDS",
+            bench.seconds.as_secs_f64().to_string(),
+        )
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().doing("start a trial")?;
+    finish(child, bench.timeout, point).await
+}
+
+async fn finish(mut child: Child, limit: Duration, point: Point) -> Result<Outcome, Failure> {
+    let ender = Ender(child.id().and_then(|id| i32::try_from(id).ok()));
+    let said = last_lines(child.stdout.take());
+    let complained = last_lines(child.stderr.take());
+    let ended = async {
+        // Both pipes to their end, then the exit: a full pipe must not hold the benchmark up.
+        let (said, complained) = tokio::join!(said, complained);
+        (child.wait().await, said, complained)
+    };
+    tokio::pin!(ended);
+    // The wait for the lease comes on top.
+    let (status, said, complained, in_time) = tokio::select! {
+        (status, said, complained) = &mut ended => (status, said, complained, true),
+        () = tokio::time::sleep(limit + WAIT) => {
+            ender.end();
+            let (status, said, complained) = ended.await;
+            (status, said, complained, false)
+        }
+    };
+    std::mem::forget(ender);
+    let status = status.doing("wait for a trial")?;
+    let reason = complained.last().cloned().unwrap_or_default();
+    let zero = |reason: String| Outcome::DoesNotFit(measured(point, 0.0, 0), reason);
+    if !in_time {
+        return Ok(zero(format!("did not end within {} s", limit.as_secs())));
+    }
+    Ok(match status.code() {
+        Some(0) => read(&said, point).unwrap_or_else(zero),
+        Some(code) if code == i32::from(NOT_RUN) => Outcome::Skipped(complained.join(" ")),
+        Some(126 | 127) => Outcome::Broken(reason),
+        Some(code) => zero(format!("exit code {code}: {reason}")),
+        None => zero(format!("it was killed: {reason}")),
+    })
+}
+
+/// Ends the trial if we do not come to its end.
+struct Ender(Option<i32>);
+
+impl Ender {
+    fn end(&self) {
+        if let Some(pid) = self.0 {
+            // `evenkeel run` passes it on, and gives the lease back.
+            kill(Pid::from_raw(pid), Signal::SIGTERM).ok();
+        }
+    }
+}
+
+impl Drop for Ender {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+async fn last_lines(pipe: Option<impl AsyncRead + Unpin>) -> Vec<String> {
+    let mut kept = std::collections::VecDeque::new();
+    if let Some(pipe) = pipe {
+        let mut lines = BufReader::new(pipe).lines();
+        // What is not text ends the reading, not the trial.
+        while let Ok(Some(line)) = lines.next_line().await {
+            if kept.len() == LINES_KEPT {
+                kept.pop_front();
+            }
+            if !line.trim().is_empty() {
+                kept.push_back(line);
+            }
+        }
+    }
+    kept.into()
+}
+
+/// The last line that is a result.
+fn read(said: &[String], point: Point) -> Result<Outcome, String> {
+    let result = said
+        .iter()
+        .rev()
+        .find_map(|line| serde_json::from_str::<Measured>(line).ok())
+        .ok_or("it printed no line like {\"units_per_s\": 1234.5, \"memory_bytes\": 0}")?;
+    if !result.units_per_s.is_finite() || result.units_per_s < 0.0 {
+        return Err(format!("{} is not a throughput", result.units_per_s));
+    }
+    let point = measured(point, result.units_per_s, result.memory_bytes);
+    Ok(Outcome::Measured(point))
+}
+
+fn measured(point: Point, units_per_s: f64, memory_bytes: u64) -> ProfilePoint {
+    ProfilePoint {
+        cores: point.cores,
+        sms: point.sms,
+        batch: point.batch,
+        replicas: 1,
+        units_per_s,
+        memory_bytes,
+        weight: 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_result_counts_and_chatter_does_not() {
+        let point = Point {
+            cores: 1,
+            batch: 8,
+            sms: 14,
+        };
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let said = lines(
+            "warming up\n{\"units_per_s\": 1}\n{\"units_per_s\": 2.5, \"memory_bytes\": 7}\nbye",
+        );
+        assert_eq!(
+            read(&said, point),
+            Ok(Outcome::Measured(measured(point, 2.5, 7)))
+        );
+        assert!(read(&lines("nothing"), point).is_err());
+        assert!(read(&lines("{\"units_per_s\": -1}"), point).is_err());
+    }
+}

@@ -1,0 +1,229 @@
+//! Keeps a command running under its lease: signals, moves, the end.
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use evenkeel_client::{
+    Directive, DirectiveKind, GuardEvent, GuardState, Lease, LeaseGuard, ResizeMode, Vector,
+};
+use nix::sys::signal::Signal;
+use tokio::time::Instant;
+
+use super::child::{Child, bind, exit_code};
+use super::signals::Signals;
+use super::{NOT_RUN, release_trouble, show_shares};
+use crate::fail::{Doing as _, Failure};
+use crate::out;
+
+/// How long giving the lease back may take, once the command has ended.
+const RELEASE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The batch size that the plan chose, for the worker.
+const BATCH_VARIABLE: &str = "EVENKEEL_BATCH";
+
+/// A command and the lease that it runs under.
+pub(super) struct Supervisor {
+    pub(super) guard: LeaseGuard,
+    pub(super) lease: Lease,
+    pub(super) environment: BTreeMap<String, String>,
+    pub(super) command: Vec<OsString>,
+    pub(super) grace: Duration,
+    pub(super) quiet: bool,
+}
+
+/// What happens when the command ends.
+enum AtEnd {
+    /// Its exit code is ours.
+    PassOn,
+    /// It is started again with a new share.
+    Restart(Directive),
+    /// The lease is gone: that is what our exit code says.
+    Lost,
+}
+
+impl Supervisor {
+    pub(super) async fn run(mut self) -> Result<ExitCode, Failure> {
+        let result = self.supervise().await;
+        let lost = !self.guard.may_work();
+        let released = self.guard.release_within_async(RELEASE_WITHIN).await;
+        if let Err(error) = released
+            && !lost
+            && let Some(trouble) = release_trouble(&error)
+        {
+            out::note(trouble);
+        }
+        result.map(ExitCode::from)
+    }
+
+    async fn supervise(&mut self) -> Result<u8, Failure> {
+        let mut signals = Signals::listen()?;
+        let mut child = self.start(&self.lease.target.clone())?;
+        let mut at_end = AtEnd::PassOn;
+        let mut kill_at: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                status = child.wait() => {
+                    let status = status.doing("wait for the command").map_err(|f| f.code(NOT_RUN))?;
+                    kill_at = None;
+                    match std::mem::replace(&mut at_end, AtEnd::PassOn) {
+                        AtEnd::PassOn => return Ok(exit_code(status)),
+                        AtEnd::Lost => return Err(self.lost(status)),
+                        AtEnd::Restart(directive) => child = self.restart(directive)?,
+                    }
+                }
+                signal = signals.next() => match signal {
+                    Signal::SIGCHLD => child.follow_stop(),
+                    signal => child.signal(signal),
+                },
+                event = self.guard.event() => {
+                    if let Some(next) = self.event(event) {
+                        // The latest wins; a command that is ending has its time already.
+                        if kill_at.is_none() {
+                            child.signal(Signal::SIGTERM);
+                            child.signal(Signal::SIGCONT);
+                            kill_at = Some(Instant::now() + self.grace);
+                        }
+                        at_end = next;
+                    }
+                }
+                () = sleep_until(kill_at) => {
+                    self.say("it did not end in time and is killed");
+                    child.signal(Signal::SIGKILL);
+                    kill_at = None;
+                }
+            }
+        }
+    }
+
+    fn say(&self, message: impl std::fmt::Display) {
+        if !self.quiet {
+            out::note(message);
+        }
+    }
+
+    fn start(&self, share: &Vector) -> Result<Child, Failure> {
+        if let Err(trouble) = bind(&self.lease, &share.cpus) {
+            // The daemon binds the tree, too, and reads it back; where it cannot, it says so.
+            out::note(trouble);
+        }
+        Child::start(&self.command, &self.environment)
+    }
+
+    fn restart(&mut self, directive: Directive) -> Result<Child, Failure> {
+        self.environment.extend(directive.environment);
+        if let Some(batch) = directive.batch {
+            let batch = batch.to_string();
+            self.environment.insert(BATCH_VARIABLE.to_owned(), batch);
+        }
+        let child = self.start(&directive.target)?;
+        self.lease.target = directive.target.clone();
+        self.lease.generation = directive.generation;
+        self.guard
+            .acknowledge(directive.generation, directive.target);
+        self.say(format_args!(
+            "started again with {}",
+            share(&self.lease.target)
+        ));
+        Ok(child)
+    }
+
+    /// What an event means for the command: nothing, or how it shall end.
+    fn event(&mut self, event: GuardEvent) -> Option<AtEnd> {
+        match event {
+            GuardEvent::State(GuardState::Confirmed) => {
+                self.say("the daemon answers again");
+                None
+            }
+            GuardEvent::State(GuardState::Unconfirmed) => {
+                self.say("the daemon has been silent for a TTL; the command goes on");
+                None
+            }
+            GuardEvent::State(GuardState::Lost(why)) => {
+                out::note(format_args!(
+                    "lease {} is lost: {why}; stopping the command",
+                    self.lease.id
+                ));
+                Some(AtEnd::Lost)
+            }
+            GuardEvent::Directive(directive) => self.directive(directive),
+        }
+    }
+
+    fn directive(&mut self, directive: Directive) -> Option<AtEnd> {
+        let because = if directive.reason.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", directive.reason)
+        };
+        let same_gpus = directive.target.same_gpus(&self.lease.target);
+        match (directive.kind, self.lease.resize) {
+            (DirectiveKind::Restart, _) => {
+                self.say(format_args!(
+                    "its share moves to {}{because}",
+                    share(&directive.target)
+                ));
+                Some(AtEnd::Restart(directive))
+            }
+            (DirectiveKind::Target, ResizeMode::Restart) if !same_gpus => {
+                self.say(format_args!(
+                    "its share moves to {}{because}",
+                    share(&directive.target)
+                ));
+                Some(AtEnd::Restart(directive))
+            }
+            // Cores need no co-operation: the daemon binds the tree, we bind what is started from here.
+            (DirectiveKind::Target, mode) => {
+                if let Err(trouble) = bind(&self.lease, &directive.target.cpus) {
+                    out::note(trouble);
+                }
+                if same_gpus || mode == ResizeMode::Fixed {
+                    let mut effective = directive.target;
+                    effective.gpus.clone_from(&self.lease.target.gpus);
+                    self.lease.target = effective.clone();
+                    self.guard.acknowledge(directive.generation, effective);
+                }
+                // Else the worker itself takes up its GPU share and acknowledges.
+                None
+            }
+            (DirectiveKind::Release | DirectiveKind::Drain, _) => {
+                self.say(format_args!(
+                    "the daemon asks for the lease back{because}; stopping the command"
+                ));
+                Some(AtEnd::PassOn)
+            }
+            (DirectiveKind::ReclaimMemory, _) => {
+                self.say(format_args!("the daemon asks for GPU memory back{because}"));
+                None
+            }
+        }
+    }
+
+    fn lost(&self, status: ExitStatus) -> Failure {
+        Failure::new(format!(
+            "the command was stopped (exit code {}) because lease {} was lost",
+            exit_code(status),
+            self.lease.id
+        ))
+        .code(NOT_RUN)
+        .hint(format!(
+            "What happened to it: `evenkeel events --lease {}`.",
+            self.lease.id
+        ))
+    }
+}
+
+fn share(vector: &Vector) -> String {
+    match (vector.cores.is_empty(), vector.gpus.is_empty()) {
+        (_, true) => format!("cores {}", vector.cores),
+        (true, false) => show_shares(vector),
+        (false, false) => format!("cores {}; {}", vector.cores, show_shares(vector)),
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,121 @@
+//! What went wrong, in one or two lines, and the exit code for it.
+//!
+//! Exit codes: see [`EXIT_CODES`]. `run` passes on its command's code, so its own failures use the
+//! codes of `env` and `timeout`: 125, 126, 127.
+use std::fmt;
+
+use evenkeel_client::Error;
+
+/// The codes, for `--help`.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  refused, or failed on the way
+  2  the command line or a file is wrong
+  3  the daemon was not reached
+  4  there is no such lease, job or profile
+  5  something is short at the moment: wait, or ask for less
+  run passes on the exit code of its command (128 + n for signal n); when the command did not run or was
+  stopped because the lease was lost: 125; 126: it cannot be executed; 127: it was not found";
+
+/// Refused, or failed on the way.
+pub(crate) const FAILED: u8 = 1;
+/// The command line or a file is wrong.
+pub(crate) const USAGE: u8 = 2;
+/// The daemon was not reached.
+pub(crate) const UNREACHED: u8 = 3;
+/// There is no such thing.
+pub(crate) const NOT_FOUND: u8 = 4;
+/// Something is short.
+pub(crate) const SHORT: u8 = 5;
+
+/// A failure as it is printed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// Exit code.
+    pub(crate) code: u8,
+    /// What was tried, and what was wrong.
+    pub(crate) what: String,
+    /// What to do next.
+    pub(crate) hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure with exit code 1.
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self {
+            code: FAILED,
+            what: what.into(),
+            hint: None,
+        }
+    }
+    /// A mistake in what was typed or in a file.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self::new(what).code(USAGE)
+    }
+    /// With another exit code.
+    #[must_use]
+    pub(crate) fn code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
+    }
+    /// With a word on what to do next.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        self.hint
+            .iter()
+            .try_for_each(|hint| write!(f, "\n  {hint}"))
+    }
+}
+
+/// Says what was tried when an error came.
+pub(crate) trait Doing<T> {
+    /// `what` completes "cannot …".
+    fn doing(self, what: impl fmt::Display) -> Result<T, Failure>;
+}
+
+impl<T> Doing<T> for Result<T, Error> {
+    fn doing(self, what: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(|error| from_client(&error, &what))
+    }
+}
+
+impl<T> Doing<T> for Result<T, std::io::Error> {
+    fn doing(self, what: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::new(format!("cannot {what}: {error}")))
+    }
+}
+
+fn from_client(error: &Error, what: &dyn fmt::Display) -> Failure {
+    let failure = Failure::new(format!("cannot {what}: {error}"));
+    match error {
+        Error::Unavailable { absent: true, .. } => failure.code(UNREACHED).hint(
+            "Is it running? Start it with `systemctl start evenkeeld` or `evenkeeld --config FILE`; \
+             for another socket use --socket or EVENKEEL_SOCKET.",
+        ),
+        Error::Unavailable { .. } => failure.code(UNREACHED).hint(
+            "It may be starting, overloaded, or not ours to talk to; \
+             see `journalctl -u evenkeeld` and the permissions of its socket.",
+        ),
+        Error::NotFound { .. } => failure.code(NOT_FOUND),
+        Error::Address(_) => failure.code(USAGE),
+        Error::Rejected(r) if r.resource.is_some() => {
+            let failure = failure.code(SHORT);
+            match &r.holder {
+                Some(holder) => failure.hint(format!(
+                    "It is held by {holder}; see `evenkeel leases`, or wait in the queue with --wait."
+                )),
+                None => failure.hint("See `evenkeel node` for what there is."),
+            }
+        }
+        _ => failure,
+    }
+}

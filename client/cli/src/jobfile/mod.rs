@@ -1,0 +1,372 @@
+//! The job file: TOML that people write, read into the job that the daemon knows.
+//!
+//! Unknown keys are refused, and the nearest known one is named. What the daemon checks (names, limits,
+//! what fits) is left to it: one place, one message.
+
+mod complain;
+mod fields;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use evenkeel_client::{
+    Client, Detector, JobSpec, Policy, RebalanceSpec, ResizeMode, Role, SmAsk, SmMode, StageSpec,
+};
+use serde::Deserialize;
+
+use crate::fail::{Doing as _, Failure};
+
+/// A job as written. `examples/job.toml` explains every key.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JobFile {
+    pub(crate) name: String,
+    unit: String,
+    #[serde(default)]
+    priority: i32,
+    #[serde(default)]
+    gpus: Vec<u32>,
+    #[serde(default)]
+    gpu_count: u32,
+    #[serde(default = "two")]
+    groups: u32,
+    #[serde(default)]
+    policy: Policy,
+    #[serde(default)]
+    sm_mode: SmMode,
+    #[serde(default)]
+    rebalance: RebalanceFile,
+    pub(crate) stages: Vec<StageFile>,
+}
+
+/// When shares may move, as written.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RebalanceFile {
+    frozen: bool,
+    detector: Detector,
+    gap: Option<f64>,
+    windows: Option<u32>,
+    cusum_slack: Option<f64>,
+    cusum_threshold: Option<f64>,
+    cooldown_windows: Option<u32>,
+    #[serde(deserialize_with = "fields::maybe_time_ms")]
+    horizon: Option<u64>,
+    #[serde(deserialize_with = "fields::maybe_time_ms")]
+    restart_cost: Option<u64>,
+    min_gain: Option<f64>,
+    #[serde(deserialize_with = "fields::maybe_time_ms")]
+    shrink_timeout: Option<u64>,
+    escalate: bool,
+    refit_windows: Option<u32>,
+}
+
+/// One stage as written.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StageFile {
+    pub(crate) name: String,
+    role: Role,
+    #[serde(default = "one")]
+    workers: u32,
+    #[serde(default = "one")]
+    processes: u32,
+    cores: Option<u32>,
+    min_cores: Option<u32>,
+    max_cores: Option<u32>,
+    #[serde(default, deserialize_with = "fields::maybe_share")]
+    sms: Option<SmAsk>,
+    #[serde(default, deserialize_with = "fields::maybe_share")]
+    min_sms: Option<SmAsk>,
+    #[serde(default, deserialize_with = "fields::maybe_share")]
+    max_sms: Option<SmAsk>,
+    #[serde(default)]
+    no_gpu: bool,
+    #[serde(default, deserialize_with = "fields::memory")]
+    memory: u64,
+    #[serde(default)]
+    batches: Vec<u32>,
+    #[serde(default)]
+    synchronous: bool,
+    #[serde(default)]
+    resize: ResizeMode,
+    profile: Option<String>,
+    pub(crate) bench: Option<BenchFile>,
+}
+
+/// How a stage is measured by `evenkeel calibrate`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BenchFile {
+    /// Prints one line of JSON at its end: `{"units_per_s": …, "memory_bytes": …}`.
+    pub(crate) command: Vec<String>,
+    /// Core counts to try.
+    #[serde(default)]
+    pub(crate) cores: Vec<u32>,
+    /// SM counts or percentages to try.
+    #[serde(default, deserialize_with = "fields::shares")]
+    pub(crate) sms: Vec<SmAsk>,
+    /// Batch sizes to try; the stage's own if left out.
+    #[serde(default)]
+    pub(crate) batches: Vec<u32>,
+    /// GPU memory to lease for each trial; the stage's own if left out.
+    #[serde(default, deserialize_with = "fields::memory")]
+    pub(crate) memory: u64,
+    /// How long a trial should measure.
+    #[serde(default = "trial_seconds", deserialize_with = "fields::time")]
+    pub(crate) seconds: Duration,
+    /// After this a trial is ended, and counts as one that does not run.
+    #[serde(default = "trial_limit", deserialize_with = "fields::time")]
+    pub(crate) timeout: Duration,
+}
+
+const fn one() -> u32 {
+    1
+}
+const fn two() -> u32 {
+    2
+}
+/// Long enough for a rate, short enough for a grid.
+const fn trial_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+/// The daemon's default for a trial.
+const fn trial_limit() -> Duration {
+    Duration::from_secs(60)
+}
+
+impl JobFile {
+    /// Reads a file.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let text = fs::read_to_string(path)
+            .doing(format_args!("read the job file {}", path.display()))
+            .map_err(|f| f.code(crate::fail::USAGE))?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Reads a text; `name` is what it is called in messages.
+    pub(crate) fn parse(text: &str, name: &str) -> Result<Self, Failure> {
+        toml::from_str(text).map_err(|error| complain::about(&error, text, name))
+    }
+
+    /// The job, with percentages of SMs taken of a GPU with so many.
+    pub(crate) fn spec(&self, sms_per_gpu: Option<u32>) -> Result<JobSpec, Failure> {
+        let mut spec = JobSpec::new(self.name.clone(), self.unit.clone());
+        spec.priority = self.priority;
+        spec.gpus.clone_from(&self.gpus);
+        spec.gpu_count = self.gpu_count;
+        spec.groups = self.groups;
+        spec.policy = self.policy;
+        spec.sm_mode = self.sm_mode;
+        spec.rebalance = self.rebalance.spec();
+        spec.stages = self
+            .stages
+            .iter()
+            .map(|s| s.spec(sms_per_gpu))
+            .collect::<Result<_, _>>()?;
+        Ok(spec)
+    }
+
+    /// Under which name a stage's measurements are kept.
+    pub(crate) fn fingerprint(&self, stage: &StageFile) -> String {
+        let named = stage.profile.clone();
+        named.unwrap_or_else(|| format!("{}/{}", self.name, stage.name))
+    }
+
+    /// The first GPU that the job names.
+    pub(crate) fn first_gpu(&self) -> Option<u32> {
+        self.gpus.first().copied()
+    }
+
+    /// The job, with percentages of SMs taken of the daemon's GPUs.
+    pub(crate) async fn spec_on(&self, client: &Client) -> Result<JobSpec, Failure> {
+        let percent = |s: &Option<SmAsk>| matches!(s, Some(SmAsk::Percent(_)));
+        let any = self
+            .stages
+            .iter()
+            .any(|s| percent(&s.sms) || percent(&s.min_sms) || percent(&s.max_sms));
+        if !any {
+            return self.spec(None);
+        }
+        let node = client
+            .node()
+            .await
+            .doing("find out how many SMs its GPUs have")?;
+        let first = self.gpus.first();
+        let gpu = node
+            .gpus
+            .iter()
+            .find(|g| first.is_none_or(|id| g.id == *id));
+        self.spec(gpu.map(|g| g.sms))
+    }
+}
+
+impl RebalanceFile {
+    fn spec(&self) -> RebalanceSpec {
+        RebalanceSpec {
+            frozen: self.frozen,
+            detector: self.detector,
+            gap: self.gap,
+            windows: self.windows,
+            cusum_slack: self.cusum_slack,
+            cusum_threshold: self.cusum_threshold,
+            cooldown_windows: self.cooldown_windows,
+            horizon_ms: self.horizon,
+            restart_cost_ms: self.restart_cost,
+            min_gain: self.min_gain,
+            shrink_timeout_ms: self.shrink_timeout,
+            escalate: self.escalate,
+            refit_windows: self.refit_windows,
+        }
+    }
+}
+
+impl StageFile {
+    fn spec(&self, sms_per_gpu: Option<u32>) -> Result<StageSpec, Failure> {
+        let both = |name: &str| {
+            Failure::usage(format!(
+                "stage {}: `{name}` says both the least and the most; leave out min_{name} and max_{name}",
+                self.name
+            ))
+        };
+        if self.cores.is_some() && (self.min_cores.is_some() || self.max_cores.is_some()) {
+            return Err(both("cores"));
+        }
+        if self.sms.is_some() && (self.min_sms.is_some() || self.max_sms.is_some()) {
+            return Err(both("sms"));
+        }
+        let count = |ask: Option<SmAsk>| ask.map(|ask| self.sm_count(ask, sms_per_gpu)).transpose();
+        let mut spec = StageSpec::new(self.name.clone(), self.role);
+        spec.workers = self.workers;
+        spec.processes = self.processes;
+        spec.min_cores = self.cores.or(self.min_cores).unwrap_or(0);
+        spec.max_cores = self.cores.or(self.max_cores);
+        spec.min_sms = count(self.sms.or(self.min_sms))?.unwrap_or(0);
+        spec.max_sms = count(self.sms.or(self.max_sms))?;
+        spec.no_gpu = self.no_gpu;
+        spec.memory_bytes = self.memory;
+        spec.batches.clone_from(&self.batches);
+        spec.synchronous = self.synchronous;
+        spec.resize = self.resize;
+        spec.profile.clone_from(&self.profile);
+        Ok(spec)
+    }
+
+    /// Whether it does no work on a GPU.
+    pub(crate) fn is_without_gpu(&self) -> bool {
+        self.no_gpu || self.max_sms == Some(SmAsk::Count(0)) || self.sms == Some(SmAsk::Count(0))
+    }
+
+    /// Batch sizes to measure; 1 where the stage has none.
+    pub(crate) fn batches_to_try(&self) -> Vec<u32> {
+        let own = self.bench.iter().flat_map(|b| b.batches.clone());
+        let mut batches: Vec<u32> = own.collect();
+        if batches.is_empty() {
+            batches.clone_from(&self.batches);
+        }
+        if batches.is_empty() {
+            batches.push(1);
+        }
+        batches
+    }
+
+    /// GPU memory to lease for a trial.
+    pub(crate) fn trial_memory(&self, bench: &BenchFile) -> u64 {
+        if bench.memory > 0 {
+            bench.memory
+        } else {
+            self.memory
+        }
+    }
+
+    /// A count of SMs; a percentage is rounded up, as the daemon does.
+    pub(crate) fn sm_count(&self, ask: SmAsk, sms_per_gpu: Option<u32>) -> Result<u32, Failure> {
+        match (ask, sms_per_gpu) {
+            (SmAsk::Count(n), _) => Ok(n),
+            (SmAsk::Percent(p), Some(sms)) => Ok((sms * p).div_ceil(100)),
+            (SmAsk::Percent(p), None) => Err(Failure::usage(format!(
+                "stage {}: {p}% of what? The node has no such GPU",
+                self.name
+            ))
+            .hint("Write a number of SMs, or say with --sms how many a GPU has.")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../../examples/job.toml");
+
+    #[test]
+    fn the_example_reads_and_says_what_it_says() {
+        let file = JobFile::parse(EXAMPLE, "examples/job.toml").unwrap();
+        let spec = file.spec(Some(132)).unwrap();
+        assert_eq!(spec.stages.len(), 3);
+        assert_eq!(spec.rebalance.horizon_ms, Some(600_000));
+        let generation = &spec.stages[1];
+        assert_eq!(generation.memory_bytes, 20 << 30);
+        assert_eq!(generation.min_sms, 14, "10 % of 132, rounded up");
+        assert!(file.stages.iter().all(|s| s.bench.is_some()));
+        assert!(file.spec(None).is_err(), "a percentage of an unknown GPU");
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place_and_the_nearest_key() {
+        let base = "name = \"j\"\nunit = \"env_step\"\n";
+        let stage = "[[stages]]\nname = \"s\"\nrole = \"training\"\n";
+        for (text, expect) in [
+            (
+                format!("{base}polcy = \"ebrl\"\n{stage}"),
+                "j.toml:3: unknown key `polcy`; did you mean `policy`?",
+            ),
+            (
+                format!("{base}{stage}memroy = \"10GiB\"\n"),
+                "j.toml:6: unknown key `memroy`; did you mean `memory`?",
+            ),
+            (
+                format!("{base}policy = \"waterfil\"\n{stage}"),
+                "j.toml:3: `waterfil` is not known here; did you mean `waterfill`?",
+            ),
+            (
+                format!("{base}{stage}memory = \"10 apples\"\n"),
+                "j.toml:6: `10 apples` is not an amount of memory; write 10GiB, 512MiB or a number of bytes",
+            ),
+            (
+                format!("{base}{stage}sms = \"130%\"\n"),
+                "j.toml:6: `130%` is not a share of a GPU; write a number of SMs or 1% to 100%",
+            ),
+            (
+                format!("{base}colour = 1\n{stage}"),
+                "j.toml:3: unknown key `colour`; known are ",
+            ),
+            (stage.to_owned(), "j.toml: the key `name` is missing"),
+            ("name = ".to_owned(), "j.toml:1: "),
+        ] {
+            let failure = JobFile::parse(&text, "j.toml").unwrap_err();
+            assert!(
+                failure.what.starts_with(expect),
+                "{text}\ngave {}\nnot {expect}",
+                failure.what
+            );
+            assert_eq!(failure.code, crate::fail::USAGE);
+        }
+    }
+
+    #[test]
+    fn one_amount_is_the_least_and_the_most() {
+        let text = "name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='other'\ncores=4\nsms='50%'\nmemory=1024\n";
+        let stage = &JobFile::parse(text, "j")
+            .unwrap()
+            .spec(Some(100))
+            .unwrap()
+            .stages[0];
+        assert_eq!((stage.min_cores, stage.max_cores), (4, Some(4)));
+        assert_eq!((stage.min_sms, stage.max_sms), (50, Some(50)));
+        assert_eq!(stage.memory_bytes, 1024);
+        let both = format!("{text}max_cores=8\n");
+        assert!(JobFile::parse(&both, "j").unwrap().spec(Some(100)).is_err());
+    }
+}

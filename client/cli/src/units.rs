@@ -1,0 +1,181 @@
+//! Amounts as people write and read them: `10GiB`, `30%`, `10m`.
+use std::time::Duration;
+
+use evenkeel_client::SmAsk;
+
+/// A number with its unit, apart.
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    (&text[..end], text[end..].trim())
+}
+
+/// Bytes: `10GiB`, `512MiB`, `1.5G` (G, M, K and T mean GiB and so on; GB means 10^9 bytes), or a plain number.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let bad =
+        || format!("`{text}` is not an amount of memory; write 10GiB, 512MiB or a number of bytes");
+    let (number, unit) = split(text);
+    let unit: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(bad()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(unit).ok_or_else(bad);
+    }
+    let value = number.parse::<f64>().map_err(|_| bad())? * unit as f64;
+    // 2^53: above it a fraction means nothing any more.
+    if !(0.0..=9.0e15).contains(&value) {
+        return Err(bad());
+    }
+    Ok(value.round() as u64)
+}
+
+/// SMs: a count such as `40`, or a percentage of the GPU such as `30%`.
+pub(crate) fn sms(text: &str) -> Result<SmAsk, String> {
+    let bad = || format!("`{text}` is not a share of a GPU; write a number of SMs or 1% to 100%");
+    let text = text.trim();
+    if let Some(percent) = text.strip_suffix('%') {
+        let percent: u32 = percent.trim().parse().map_err(|_| bad())?;
+        return match percent {
+            1..=100 => Ok(SmAsk::Percent(percent)),
+            _ => Err(bad()),
+        };
+    }
+    text.parse().map(SmAsk::Count).map_err(|_| bad())
+}
+
+/// A time: `500ms`, `30s`, `10m`, `2h`, or a plain number of seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("`{text}` is not a time; write 500ms, 30s, 10m or 2h");
+    let (number, unit) = split(text);
+    let number: f64 = number.parse().map_err(|_| bad())?;
+    let seconds = match unit {
+        "ms" => number / 1_000.0,
+        "" | "s" => number,
+        "m" | "min" => number * 60.0,
+        "h" => number * 3_600.0,
+        "d" => number * 86_400.0,
+        _ => return Err(bad()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| bad())
+}
+
+/// Bytes for people: `10.0 GiB`.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [
+        (1 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+    ];
+    for (unit, name) in UNITS {
+        if bytes >= unit {
+            return if bytes.is_multiple_of(unit) {
+                format!("{} {name}", bytes / unit)
+            } else {
+                format!("{:.1} {name}", bytes as f64 / unit as f64)
+            };
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// A time for people: `450 ms`, `12.3 s`, `4 m 10 s`, `3 h 5 m`.
+pub(crate) fn show_duration(d: Duration) -> String {
+    match d.as_secs() {
+        0 => format!("{} ms", d.as_millis()),
+        1..=59 => format!("{:.1} s", d.as_secs_f64()),
+        s @ 60..=3_599 => format!("{} m {} s", s / 60, s % 60),
+        s @ 3_600..=86_399 => format!("{} h {} m", s / 3_600, s % 3_600 / 60),
+        s => format!("{} d {} h", s / 86_400, s % 86_400 / 3_600),
+    }
+}
+
+/// A rate with three significant digits or all of its whole ones: `0.123`, `12.3`, `1234`.
+pub(crate) fn show_rate(rate: f64) -> String {
+    match rate.abs() {
+        0.0 => "0".to_owned(),
+        r if r < 1.0 => format!("{rate:.3}"),
+        r if r < 10.0 => format!("{rate:.2}"),
+        r if r < 100.0 => format!("{rate:.1}"),
+        _ => format!("{rate:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_reads_and_shows() {
+        for (text, expect) in [
+            ("10GiB", Some(10 << 30)),
+            ("10 GiB", Some(10 << 30)),
+            ("10g", Some(10 << 30)),
+            ("1.5GiB", Some(3 << 29)),
+            ("512MiB", Some(512 << 20)),
+            ("80GB", Some(80_000_000_000)),
+            ("4096", Some(4096)),
+            ("0", Some(0)),
+            ("", None),
+            ("-1GiB", None),
+            ("10 apples", None),
+            ("99999999999TiB", None),
+            ("1e9", None),
+        ] {
+            assert_eq!(bytes(text).ok(), expect, "{text}");
+        }
+        for (bytes, expect) in [
+            (0, "0 B"),
+            (10 << 30, "10 GiB"),
+            (3 << 29, "1.5 GiB"),
+            (1 << 20, "1 MiB"),
+        ] {
+            assert_eq!(show_bytes(bytes), expect);
+        }
+    }
+
+    #[test]
+    fn shares_read() {
+        for (text, expect) in [
+            ("30%", Some(SmAsk::Percent(30))),
+            ("100 %", Some(SmAsk::Percent(100))),
+            ("40", Some(SmAsk::Count(40))),
+            ("0%", None),
+            ("101%", None),
+            ("30.5%", None),
+            ("-3", None),
+        ] {
+            assert_eq!(sms(text).ok(), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_read_and_show() {
+        for (text, expect) in [
+            ("500ms", Some(Duration::from_millis(500))),
+            ("30s", Some(Duration::from_secs(30))),
+            ("30", Some(Duration::from_secs(30))),
+            ("1.5m", Some(Duration::from_secs(90))),
+            ("2h", Some(Duration::from_secs(7_200))),
+            ("soon", None),
+            ("-1s", None),
+            ("3 weeks", None),
+        ] {
+            assert_eq!(duration(text).ok(), expect, "{text}");
+        }
+        assert_eq!(show_duration(Duration::from_secs(250)), "4 m 10 s");
+        assert_eq!(show_rate(1234.5), "1234");
+        assert_eq!(show_rate(0.1234), "0.123");
+    }
+}
