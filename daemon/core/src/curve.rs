@@ -84,6 +84,9 @@ struct Knot {
     rate: f64,
 }
 
+/// SMs, rate, weight, memory of one point.
+type Raw = (u32, f64, f64, Bytes);
+
 /// Weighted isotonic regression by pool adjacent violators: the non-decreasing sequence with the least weighted
 /// squared distance from `(value, weight)`; weights are above zero.
 pub fn isotonic(values: &[(f64, f64)]) -> Vec<f64> {
@@ -124,7 +127,7 @@ impl Curve {
             .filter(usable)
             .map(|p| (p.replicas.abs_diff(replicas), p.replicas))
             .min();
-        let mut raw: BTreeMap<(u32, u32), Vec<(u32, f64, f64, Bytes)>> = BTreeMap::new();
+        let mut raw: BTreeMap<(u32, u32), Vec<Raw>> = BTreeMap::new();
         for p in points
             .iter()
             .filter(usable)
@@ -231,7 +234,7 @@ impl Curve {
 }
 
 impl Slice {
-    fn fit(cores: u32, batch: u32, mut points: Vec<(u32, f64, f64, Bytes)>) -> Option<Self> {
+    fn fit(cores: u32, batch: u32, mut points: Vec<Raw>) -> Option<Self> {
         points.sort_by_key(|p| p.0);
         let memory = points.iter().map(|p| p.3).max()?;
         let merged: Vec<(u32, f64, f64)> = points

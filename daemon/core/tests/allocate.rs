@@ -1,6 +1,6 @@
 //! Properties of the allocator: waterfill equals exhaustive search, ebrl never beats it, every solution keeps the
 //! rules and explains itself, and solving again changes nothing.
-#![allow(missing_docs, reason = "a test")]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 mod oracle;
 
 use evenkeel_core::allocate::{Infeasible, Problem, Solution, rules, solve};

@@ -26,7 +26,10 @@ fn fit(points: &[Point]) -> Curve {
 #[track_caller]
 fn check(points: &[Point], at: (u32, u32, u32), expect: f64) {
     let got = fit(points).rate(at.0, Sms(at.1), at.2).get();
-    assert!((got - expect).abs() < 1e-9, "{at:?}: {got}, expected {expect}");
+    assert!(
+        (got - expect).abs() < 1e-9,
+        "{at:?}: {got}, expected {expect}"
+    );
 }
 
 #[test]
@@ -57,7 +60,11 @@ fn cores_between_measured_counts_take_the_lower_one_and_below_the_lowest_a_part(
 
 #[test]
 fn more_cores_are_never_worse_even_if_they_measured_so() {
-    let points = [point(2, 10, 1, 80.0), point(2, 50, 1, 90.0), point(4, 30, 1, 60.0)];
+    let points = [
+        point(2, 10, 1, 80.0),
+        point(2, 50, 1, 90.0),
+        point(4, 30, 1, 60.0),
+    ];
     check(&points, (4, 10, 1), 80.0);
     check(&points, (4, 30, 1), 85.0);
     check(&points, (4, 50, 1), 90.0);
@@ -74,7 +81,11 @@ fn another_batch_size_is_answered_by_the_next_smaller_measured_one() {
 
 #[test]
 fn points_that_did_not_run_say_nothing() {
-    let points = [point(1, 10, 1, 50.0), point(1, 20, 1, 0.0), point(1, 30, 1, 150.0)];
+    let points = [
+        point(1, 10, 1, 50.0),
+        point(1, 20, 1, 0.0),
+        point(1, 30, 1, 150.0),
+    ];
     check(&points, (1, 20, 1), 100.0);
     assert_eq!(Curve::fit(&[point(1, 10, 1, 0.0)], &[], 1.0, 1), None);
     assert_eq!(Curve::fit(&[], &[], 1.0, 1), None);
@@ -91,7 +102,10 @@ fn repeated_points_are_averaged_by_weight_and_violators_pooled() {
 
 #[test]
 fn the_nearest_measured_replica_count_counts_the_smaller_first() {
-    let with = |replicas, rate| Point { replicas, ..point(1, 10, 1, rate) };
+    let with = |replicas, rate| Point {
+        replicas,
+        ..point(1, 10, 1, rate)
+    };
     let points = [with(1, 10.0), with(3, 30.0), with(6, 60.0)];
     for (asked, expect) in [(1, 10.0), (2, 10.0), (4, 30.0), (9, 60.0)] {
         let curve = Curve::fit(&points, &[], 1.0, asked).unwrap();
@@ -101,7 +115,11 @@ fn the_nearest_measured_replica_count_counts_the_smaller_first() {
 
 #[test]
 fn the_knee_is_the_smallest_quota_that_reaches_95_percent() {
-    let curve = fit(&[point(1, 10, 1, 50.0), point(1, 40, 1, 96.0), point(1, 132, 1, 100.0)]);
+    let curve = fit(&[
+        point(1, 10, 1, 50.0),
+        point(1, 40, 1, 96.0),
+        point(1, 132, 1, 100.0),
+    ]);
     let counts: Vec<Sms> = (1..=66).map(|i| Sms(2 * i)).collect();
     assert_eq!(curve.knee(1, 1, &counts), Some(Sms(40)));
     assert_eq!(curve.knee(1, 1, &[]), None);
@@ -113,8 +131,17 @@ fn the_knee_is_the_smallest_quota_that_reaches_95_percent() {
 fn the_inverse_lookup_gives_the_smallest_enforceable_quota_or_none() {
     let curve = fit(&[point(1, 100, 1, 100.0)]);
     let counts = [Sms(16), Sms(32), Sms(48)];
-    for (rate, expect) in [(0.0, Some(Sms(16))), (17.0, Some(Sms(32))), (48.0, Some(Sms(48))), (48.1, None)] {
-        assert_eq!(curve.need(1, 1, Rate::clamped(rate), &counts), expect, "{rate}");
+    for (rate, expect) in [
+        (0.0, Some(Sms(16))),
+        (17.0, Some(Sms(32))),
+        (48.0, Some(Sms(48))),
+        (48.1, None),
+    ] {
+        assert_eq!(
+            curve.need(1, 1, Rate::clamped(rate), &counts),
+            expect,
+            "{rate}"
+        );
     }
 }
 
@@ -129,7 +156,10 @@ fn scaling_multiplies_the_profile_and_live_points_join_in_live_units() {
     live.weight = 100.0;
     let learned = Curve::fit(&points, &[live], 0.5, 1).unwrap();
     let at = learned.rate(3, Sms(40), 1).get();
-    assert!((at - 60.0).abs() < 1.0, "joins the slice that it was predicted from: {at}");
+    assert!(
+        (at - 60.0).abs() < 1.0,
+        "joins the slice that it was predicted from: {at}"
+    );
     assert_eq!(learned.rate(3, Sms(60), 1).get(), 150.0);
 }
 

@@ -155,19 +155,8 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
             "The job's shares are frozen (rebalance is off).".into(),
         );
     }
-    match case.verdict.trigger {
-        Trigger::AfterRefit => {
-            let detail = "The curves were refitted; the split before came from a refit already.";
-            return stay(StayReason::OnlyRefit, detail.into());
-        }
-        Trigger::Start | Trigger::AfterMove if measured.gap() < REFIT_GAP => {
-            let detail = format!(
-                "The curves were refitted; the gap is only {:.1} %.",
-                100.0 * measured.gap()
-            );
-            return stay(StayReason::Balanced, detail);
-        }
-        _ => {}
+    if let Some((reason, detail)) = nothing_to_correct(case.verdict.trigger, measured) {
+        return stay(reason, detail);
     }
     pin_fixed(case, &mut problem, now);
     let theta = theta_of(&problem, &now.stages);
@@ -223,6 +212,25 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
             }))
         }
         Err(e) => stay(StayReason::NoSplit, e.to_string()),
+    }
+}
+
+/// Refits that only correct the curves: after a refit's own move, and where both sides are close together.
+fn nothing_to_correct(trigger: Trigger, measured: &Measured) -> Option<(StayReason, String)> {
+    let gap = measured.gap();
+    match trigger {
+        Trigger::AfterRefit => {
+            let detail = "The curves were refitted; the split came from a refit already.";
+            Some((StayReason::OnlyRefit, detail.into()))
+        }
+        Trigger::Start | Trigger::AfterMove if gap < REFIT_GAP => {
+            let detail = format!(
+                "The curves were refitted; the gap is only {:.1} %.",
+                100.0 * gap
+            );
+            Some((StayReason::Balanced, detail))
+        }
+        _ => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The oracle: random one-job problems, and exhaustive search over them. Tests only; the product never searches
 //! exhaustively. `EVENKEEL_ORACLE_CASES` sets how many problems a run takes (1,000 by default).
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-#![allow(missing_docs, reason = "a test")]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 use evenkeel_core::allocate::{Problem, Stage, Supply, ladder};
 use evenkeel_core::curve::{Curve, Point};
 use evenkeel_core::id::Name;
@@ -102,6 +102,37 @@ fn points(rng: &mut Rng, stage: &Stage, gpu_sms: u32, batches: &[u32]) -> Vec<Po
     points
 }
 
+fn stage(rng: &mut Rng, i: usize, role: Role, gpu_sms: u32) -> Stage {
+    let least = rng.range(0, 1);
+    let gpu = role != Role::Simulation || rng.one_in(2);
+    let offered: &[u32] = [&[1u32][..], &[1, 4], &[2, 8, 16]][rng.range(0, 2) as usize];
+    let mut stage = Stage {
+        name: Name::new(["sim", "gen", "third", "fourth"][i]).unwrap(),
+        role,
+        workers: rng.range(1, 3),
+        cores: (least, least + rng.range(0, 4)),
+        sms: if gpu {
+            (Sms(rng.range(0, 2)), Sms(rng.range(gpu_sms / 2, gpu_sms)))
+        } else {
+            (Sms(0), Sms(0))
+        },
+        batches: if rng.one_in(2) {
+            offered.to_vec()
+        } else {
+            Vec::new()
+        },
+        memory: Bytes(rng.range(0, 3).into()),
+        synchronous: rng.one_in(3),
+        curve: None,
+        scale: 1.0,
+        learned: 0,
+    };
+    let points = points(rng, &stage, gpu_sms, offered);
+    stage.curve =
+        Curve::fit(&points, &[], rng.float(0.5, 1.5), stage.workers).filter(|_| !rng.one_in(25));
+    stage
+}
+
 /// A random problem, small enough for exhaustive search.
 pub fn problem(seed: u64) -> Problem {
     let mut rng = Rng(seed);
@@ -126,36 +157,10 @@ pub fn problem(seed: u64) -> Problem {
     };
     let cores = rng.range(roles.len() as u32, 12);
     let memory = u64::from(rng.range(4, 60));
-    let stages = roles.iter().enumerate().map(|(i, role)| {
-        let least = rng.range(0, 1);
-        let gpu = *role != Role::Simulation || rng.one_in(2);
-        let offered: &[u32] = [&[1u32][..], &[1, 4], &[2, 8, 16]][rng.range(0, 2) as usize];
-        let mut stage = Stage {
-            name: Name::new(["sim", "gen", "third", "fourth"][i]).unwrap(),
-            role: *role,
-            workers: rng.range(1, 3),
-            cores: (least, least + rng.range(0, 4)),
-            sms: if gpu {
-                (Sms(rng.range(0, 2)), Sms(rng.range(gpu_sms / 2, gpu_sms)))
-            } else {
-                (Sms(0), Sms(0))
-            },
-            batches: if rng.one_in(2) {
-                offered.to_vec()
-            } else {
-                Vec::new()
-            },
-            memory: Bytes(rng.range(0, 3).into()),
-            synchronous: rng.one_in(3),
-            curve: None,
-            scale: 1.0,
-            learned: 0,
-        };
-        let points = points(&mut rng, &stage, gpu_sms, offered);
-        stage.curve = Curve::fit(&points, &[], rng.float(0.5, 1.5), stage.workers)
-            .filter(|_| !rng.one_in(25));
-        stage
-    });
+    let stages = roles
+        .iter()
+        .enumerate()
+        .map(|(i, role)| stage(&mut rng, i, *role, gpu_sms));
     let stages: Vec<Stage> = stages.collect();
     let n = stages.len();
     Problem {
