@@ -1,8 +1,20 @@
 //! The ledger on real SQLite files: what goes in comes out, what must not be is refused, and what breaks is
 //! told apart.
+#[path = "ledger/crash.rs"]
+mod crash;
+#[path = "ledger/disk.rs"]
+mod disk;
+#[path = "ledger/door.rs"]
+mod door;
 #[path = "ledger/happen.rs"]
 mod happen;
 #[path = "ledger/kit.rs"]
 mod kit;
+#[path = "ledger/live.rs"]
+mod live;
+#[path = "ledger/mount.rs"]
+mod mount;
+#[path = "ledger/refuse.rs"]
+mod refuse;
 #[path = "ledger/roundtrip.rs"]
 mod roundtrip;

@@ -133,11 +133,11 @@ impl<'a> Touched<'a> {
             Event::NodeInstalled { .. } => (self.node, self.hardware) = (true, true),
             Event::UnavailableChanged { .. } | Event::NodeDrained { .. } => self.node = true,
             Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => self.enter(lease),
-            Event::LeaseAttached { id, .. }
-            | Event::LeaseActivated { id }
+            Event::LeaseActivated { id }
             | Event::LeaseVerified { id }
             | Event::LeaseQuarantined { id, .. } => drop(self.leases.insert(*id)),
-            Event::LeaseRetargeted { id, .. }
+            Event::LeaseAttached { id, .. }
+            | Event::LeaseRetargeted { id, .. }
             | Event::LeaseHeld { id, .. }
             | Event::LeaseDraining { id, .. } => {
                 self.leases.insert(*id);

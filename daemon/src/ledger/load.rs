@@ -105,12 +105,12 @@ fn remember(
 
 /// Held and target of a lease.
 type Vectors = (Vector, Vector);
+type ByLease = BTreeMap<LeaseId, Vectors>;
+type BySlot = BTreeMap<Member, Slot>;
 
 /// What leases and slots have, from the rows of shares.
-fn vectors(
-    tables: &Tables,
-) -> Result<(BTreeMap<LeaseId, Vectors>, BTreeMap<Member, Slot>), Corrupt> {
-    let mut leases: BTreeMap<LeaseId, Vectors> = BTreeMap::new();
+fn vectors(tables: &Tables) -> Result<(ByLease, BySlot), Corrupt> {
+    let mut leases = ByLease::new();
     let empty = |(&member, &lease)| {
         (
             member,
@@ -120,7 +120,7 @@ fn vectors(
             },
         )
     };
-    let mut slots: BTreeMap<Member, Slot> = tables.slots.iter().map(empty).collect();
+    let mut slots: BySlot = tables.slots.iter().map(empty).collect();
     for row in tables.core_owners.values() {
         match row.owner {
             Owner::Lease(id) if tables.leases.contains_key(&id) => {
@@ -193,7 +193,7 @@ fn lease(row: &LeaseRow, (held, target): Vectors) -> Lease {
     }
 }
 
-fn job(row: &JobRow, slots: &mut BTreeMap<Member, Slot>) -> Result<Job, Corrupt> {
+fn job(row: &JobRow, slots: &mut BySlot) -> Result<Job, Corrupt> {
     let mut of_stage = |(stage, workers): (u8, &u32)| -> Result<Vec<Slot>, Corrupt> {
         (0..*workers)
             .map(|worker| {

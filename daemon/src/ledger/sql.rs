@@ -152,6 +152,13 @@ const POINTS: &str = "INSERT INTO profile_point (tenant, stage, gpu, n, point)
 const COUNTER: &str = "UPDATE counter SET (batch, next_event, next_lease, next_job) =
     (SELECT value->>0, value->>1, value->>2, value->>3 FROM jsonb_each(?));\n";
 
+impl Batch {
+    /// How many statements its commit runs, BEGIN and COMMIT among them: one per table that it touches.
+    pub fn statements(&self) -> usize {
+        encode(self, 1, 1).map_or(0, |encoded| encoded.statements())
+    }
+}
+
 /// The statements of a batch that becomes number `number`, its events numbered from `next_event`.
 pub(super) fn encode(
     batch: &Batch,

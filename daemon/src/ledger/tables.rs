@@ -137,10 +137,9 @@ impl Tables {
                 .retain(|_, row| row.owner != Owner::Slot(*member));
             self.slot_gpus.retain(|(m, _), _| m != member);
         }
-        batch
-            .forgotten
-            .iter()
-            .for_each(|key| drop(self.requests.remove(key)));
+        for key in &batch.forgotten {
+            self.requests.remove(key);
+        }
         batch
             .reprofiled
             .iter()
