@@ -1,0 +1,298 @@
+//! The workers: each a process of its own that asks, holds, is resized, and gives back, whatever the daemon does.
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use evenkeel_client::{
+    Attached, DirectiveKind, Error, GpuAsk, GuardEvent, GuardOptions, GuardState, LeaseRequest,
+    RenewalStatus, ResizeMode, SmAsk, blocking,
+};
+use evenkeel_gpu::Client as Gpu;
+use evenkeel_gpu::client::{ContextOptions, ENV_SOCKET, parse_memory_limit, parse_percentage};
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
+
+use super::{client, observer, profiles, replan};
+
+/// Arguments of a worker process.
+#[derive(clap::Args)]
+pub(crate) struct WorkerArgs {
+    #[arg(long)]
+    socket: PathBuf,
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    #[arg(long, default_value_t = 0)]
+    index: usize,
+    /// Acquires, holds, renews, releases, again and again.
+    #[arg(long)]
+    acquire: bool,
+    /// Holds a stage of the job and follows its targets.
+    #[arg(long)]
+    resize: bool,
+    /// Pulls the job's split to and fro.
+    #[arg(long)]
+    replan: bool,
+    /// Reads caps and affinities back.
+    #[arg(long)]
+    observe: bool,
+    /// Holds one core until it is told that it has lost it.
+    #[arg(long)]
+    hold: bool,
+}
+
+/// Runs one of them.
+pub(crate) async fn worker(args: WorkerArgs) -> anyhow::Result<bool> {
+    tokio::task::spawn_blocking(move || {
+        if args.hold {
+            return hold(&args.socket);
+        }
+        let name = format!(
+            "{}-{}.log",
+            if args.acquire {
+                "a"
+            } else if args.resize {
+                "r"
+            } else {
+                "x"
+            },
+            std::process::id()
+        );
+        let mut log = Log {
+            file: File::create(args.dir.join(name))?,
+            dir: args.dir.clone(),
+        };
+        match (args.acquire, args.resize, args.replan) {
+            (true, ..) => acquire(&args, &mut log)?,
+            (_, true, _) => resized(&args, &mut log)?,
+            (_, _, true) => pull(&args, &log)?,
+            _ => observer::observe(&args.dir, &mut log)?,
+        }
+        Ok(true)
+    })
+    .await?
+}
+
+/// What a worker tells the harness, and whether it is to stop.
+pub(super) struct Log {
+    file: File,
+    dir: PathBuf,
+}
+
+impl Log {
+    pub(super) fn say(&mut self, line: &str) {
+        let _ = writeln!(self.file, "{line}");
+    }
+    pub(super) fn stopped(&self) -> bool {
+        self.dir.join("stop").exists()
+    }
+}
+
+/// Repeats a call while the daemon is away.
+fn patiently<T>(
+    mut call: impl FnMut() -> evenkeel_client::Result<T>,
+) -> evenkeel_client::Result<T> {
+    let start = Instant::now();
+    loop {
+        match call() {
+            Err(Error::Unavailable { .. }) if start.elapsed() < Duration::from_secs(30) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// A context as the lease's environment says.
+fn context(attached: &Attached, role: &str) -> anyhow::Result<Option<Gpu>> {
+    let env = &attached.environment;
+    let Some(socket) = env.get(ENV_SOCKET) else {
+        return Ok(None);
+    };
+    let percentage = env
+        .get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+        .map(|p| parse_percentage(p))
+        .transpose()?;
+    let limit = env
+        .get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+        .map(|m| parse_memory_limit(m, 0))
+        .transpose()?
+        .flatten();
+    let options = ContextOptions {
+        role: role.into(),
+        percentage,
+        memory_limit: limit,
+    };
+    Ok(Some(Gpu::connect(Path::new(socket), &options)?))
+}
+
+fn acquire(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
+    let client = client(&args.socket)?;
+    let mut rng = SmallRng::seed_from_u64(args.index as u64);
+    let (mut grants, mut renewals, mut releases) = (0u64, 0u64, 0u64);
+    let mut seen = std::collections::BTreeSet::new();
+    while !log.stopped() {
+        let ask = GpuAsk {
+            gpu: None,
+            sms: SmAsk::Count(rng.random_range(2..=12)),
+            memory_bytes: rng.random_range(1..=4) << 30,
+        };
+        let mut asked = LeaseRequest::amounts(rng.random_range(0..=1), vec![ask]);
+        asked.ttl = Some(Duration::from_secs(20));
+        let Ok(lease) = patiently(|| client.acquire(&asked)) else {
+            std::thread::sleep(Duration::from_millis(5)); // no room just now
+            continue;
+        };
+        grants += 1;
+        if !seen.insert(lease.id) {
+            log.say(&format!(
+                "complaint twice: {} came for two requests",
+                lease.id
+            ));
+        }
+        let attached = match patiently(|| client.attach(lease.handle())) {
+            Ok(attached) => attached,
+            // The answer to an attach was lost with the daemon: the fence has risen already.
+            Err(Error::Fenced { .. }) => match patiently(|| client.lease(lease.id))
+                .and_then(|l| patiently(|| client.attach(l.handle())))
+            {
+                Ok(attached) => attached,
+                Err(e) => {
+                    log.say(&format!(
+                        "complaint lost: {} could not be attached: {e}",
+                        lease.id
+                    ));
+                    continue;
+                }
+            },
+            Err(e) => {
+                log.say(&format!(
+                    "complaint lost: {} could not be attached: {e}",
+                    lease.id
+                ));
+                continue;
+            }
+        };
+        let gpu = context(&attached, "acquire")?;
+        let mark = log
+            .dir
+            .join(format!("core-{}-{}", std::process::id(), attached.lease.id));
+        if active(&client, attached.lease.id) && !attached.lease.target.cores.to_string().is_empty()
+        {
+            fs::write(&mark, attached.lease.target.cores.to_string())?;
+        }
+        let end = Instant::now() + Duration::from_millis(rng.random_range(20..200));
+        while Instant::now() < end {
+            match patiently(|| client.renew(&[attached.lease.handle()])) {
+                Ok(r) if r.iter().all(|r| r.status == RenewalStatus::Renewed) => renewals += 1,
+                other => log.say(&format!(
+                    "complaint lost: renewal of {}: {other:?}",
+                    attached.lease.id
+                )),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = fs::remove_file(&mark);
+        drop(gpu);
+        match patiently(|| client.release(attached.lease.handle())) {
+            Ok(_) => releases += 1,
+            Err(e) => log.say(&format!(
+                "complaint lost: release of {}: {e}",
+                attached.lease.id
+            )),
+        }
+    }
+    log.say(&format!(
+        "grants {grants}\nrenewals {renewals}\nreleases {releases}"
+    ));
+    Ok(())
+}
+
+/// Waits until the daemon has bound us.
+fn active(client: &blocking::Client, id: u64) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(5) {
+        match patiently(|| client.lease(id)) {
+            Ok(l) if l.phase == evenkeel_client::LeasePhase::Active => return true,
+            Ok(_) => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+fn resized(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
+    let client = client(&args.socket)?;
+    let stage = if args.index == 0 { "gen" } else { "train" };
+    let asked = LeaseRequest::worker("pull", stage, 0)
+        .resize(ResizeMode::Live)
+        .ttl(Duration::from_secs(20));
+    let worker = client.hold(
+        &asked,
+        GuardOptions {
+            heartbeat: Some(Duration::from_millis(50)),
+            ..GuardOptions::default()
+        },
+    )?;
+    let gpu = context(&worker.attached, stage)?.context("the stage has no GPU share")?;
+    let (mut resizes, mut renewals) = (0u64, 0u64);
+    while !log.stopped() {
+        match worker.guard.wait_event(Duration::from_millis(50)) {
+            Some(GuardEvent::Directive(d)) if d.kind == DirectiveKind::Target => {
+                let share = d.target.gpus.first().context("a target without a share")?;
+                gpu.resize(share.cap_sms)?;
+                worker.guard.acknowledge(d.generation, d.target);
+                resizes += 1;
+            }
+            Some(GuardEvent::State(GuardState::Lost(why))) => {
+                log.say(&format!(
+                    "complaint lost: the {stage} worker's lease: {why:?}"
+                ));
+                break;
+            }
+            _ => renewals += 1,
+        }
+    }
+    drop(gpu);
+    drop(worker);
+    log.say(&format!("resizes {resizes}\nbeats {renewals}"));
+    Ok(())
+}
+
+fn pull(args: &WorkerArgs, log: &Log) -> anyhow::Result<()> {
+    let client = client(&args.socket)?;
+    let mut n = 0u32;
+    while !log.stopped() {
+        n += 1;
+        let (a, b) = if n % 2 == 0 { (1.0, 2.0) } else { (2.0, 1.0) };
+        let _ = profiles(&client, a, b);
+        let _ = patiently(|| replan(&client));
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    Ok(())
+}
+
+/// Holds a core, says so, renews until refused, says so, and stays.
+#[allow(clippy::print_stdout, reason = "its parent reads what it says")]
+fn hold(socket: &Path) -> anyhow::Result<bool> {
+    let client = client(socket)?;
+    let lease = client.acquire(&LeaseRequest::amounts(1, vec![]).ttl(Duration::from_secs(1)))?;
+    let attached = client.attach(lease.handle())?;
+    if !active(&client, lease.id) {
+        bail!("the lease did not become active");
+    }
+    println!("held {}", lease.id);
+    loop {
+        std::thread::sleep(Duration::from_millis(200));
+        match client.renew(&[attached.lease.handle()]) {
+            Ok(r) if r.iter().all(|r| r.status == RenewalStatus::Renewed) => {}
+            Ok(r) => {
+                println!("refused {:?}", r.first().map(|r| r.status));
+                std::thread::sleep(Duration::from_secs(120));
+                return Ok(false);
+            }
+            Err(_) => {}
+        }
+    }
+}

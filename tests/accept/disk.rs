@@ -1,0 +1,50 @@
+//! A small file system that can be filled: a tmpfs of its own (needs root).
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+/// A mounted tmpfs.
+pub(crate) struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// Mounts one of so many MiB.
+    pub(crate) fn new(mib: u32) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let size = format!("size={mib}m");
+        mount(
+            Some("tmpfs"),
+            dir.path(),
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some(size.as_str()),
+        )
+        .context("cannot mount a tmpfs; this line needs root")?;
+        Ok(Self { dir })
+    }
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+    /// Fills it to the last byte.
+    pub(crate) fn fill(&self) -> anyhow::Result<()> {
+        let mut file = fs::File::create(self.path().join("filler"))?;
+        for size in [1 << 20, 1 << 12, 1] {
+            while file.write_all(&vec![0u8; size]).is_ok() {}
+        }
+        Ok(())
+    }
+    /// Gives the space back.
+    pub(crate) fn free(&self) -> anyhow::Result<()> {
+        fs::remove_file(self.path().join("filler")).context("cannot free the disk")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = umount2(self.dir.path(), MntFlags::MNT_DETACH);
+    }
+}

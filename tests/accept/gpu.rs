@@ -1,0 +1,31 @@
+//! Line 2: the emulated GPU against its documented formulas, measured by its own program.
+use std::process::Command;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+
+use crate::Run;
+use crate::daemon::program;
+use crate::row::Row;
+
+#[derive(Deserialize)]
+struct Measured {
+    what: String,
+    asked: String,
+    measured: String,
+    holds: bool,
+}
+
+pub(crate) async fn measure(run: Run) -> anyhow::Result<Vec<Row>> {
+    let seconds = if run.short { "0.3" } else { "2" };
+    let out = Command::new(program("evenkeel-gpu")?)
+        .args(["accept", "--json", "--seconds", seconds])
+        .output()?;
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    let rows: Vec<Measured> = serde_json::from_slice(&out.stdout)
+        .with_context(|| format!("evenkeel-gpu accept: {said}"))?;
+    Ok(rows
+        .into_iter()
+        .map(|r| Row::new(&r.what, &r.asked, r.measured, r.holds))
+        .collect())
+}
