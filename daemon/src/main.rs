@@ -1,2 +1,233 @@
-//! Placeholder.
-fn main() {}
+//! `evenkeeld`: parse, load, wire. What it wires is in the library beside it; here is only the order of things.
+//!
+//! Exit codes: 0 stopped as asked; 1 something failed; 2 the configuration or the command line is wrong.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "answers to a person at a terminal; everything later goes to the log"
+)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use evenkeel_core::command::Command;
+use evenkeeld::backend::{Backend, cpu, cpu::CpuBackend, emulated::EmulatedBackend};
+use evenkeeld::clock::Clock;
+use evenkeeld::config::Config;
+use evenkeeld::controller::{self, Controller};
+use evenkeeld::discover::{Found, Sources, discover};
+use evenkeeld::handle::Handle;
+use evenkeeld::ledger::{self, History};
+use evenkeeld::{logging, reconcile};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+/// After this the process ends, whatever still runs: leases are in the ledger, and enforcement stands by itself.
+const STOP_WITHIN: Duration = Duration::from_secs(9);
+/// Commands of the reconciler that wait for the controller: a look at some hundred trees.
+const OBSERVATIONS_MAX: usize = 1_024;
+
+/// Leases CPU cores and GPU SMs of this machine to the processes of training jobs, and moves them.
+///
+/// Without a file, /etc/evenkeel/evenkeeld.toml is read if it exists; config/evenkeeld.toml documents every key.
+/// Any key can be set by a variable instead: EVENKEEL__LEASES__TTL_MS=10000 sets leases.ttl_ms.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+    /// Say what is wrong in the configuration, and start nothing.
+    #[arg(long, group = "only")]
+    check_config: bool,
+    /// Print the configuration as it results from file, variables and defaults, and start nothing.
+    #[arg(long, group = "only")]
+    print_config: bool,
+    /// Print what is found on this machine as JSON, and start nothing (but an emulated GPU, where that is set).
+    #[arg(long, group = "only")]
+    print_node: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let config = match Config::load(arguments.config.as_deref()) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{:#}", anyhow::Error::new(error));
+            return ExitCode::from(2);
+        }
+    };
+    let done = match &arguments {
+        Arguments {
+            check_config: true, ..
+        } => {
+            println!("the configuration is right");
+            Ok(())
+        }
+        Arguments {
+            print_config: true, ..
+        } => print_config(&config),
+        Arguments {
+            print_node: true, ..
+        } => print_node(&config),
+        _ => start(config),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evenkeeld: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_config(config: &Config) -> anyhow::Result<()> {
+    print!("{}", toml::to_string(config)?);
+    Ok(())
+}
+
+fn print_node(config: &Config) -> anyhow::Result<()> {
+    let found = discover(config, &Sources::default())?;
+    println!("{}", serde_json::to_string_pretty(&found)?);
+    Ok(())
+}
+
+/// Everything that blocks comes before the runtime: its threads inherit the shared set of cores.
+fn start(config: Config) -> anyhow::Result<()> {
+    logging::start(&config.log)?;
+    let clock = Clock::open()?;
+    let found = discover(&config, &Sources::default())?;
+    for note in &found.notes {
+        tracing::warn!(note, "found on this machine");
+    }
+    cpu::bind_daemon(&found.node);
+    tracing::info!(
+        node = config.node_name(),
+        cores = found.node.cores.len(),
+        reserved = %found.node.reserved_cores,
+        gpus = found.node.gpus.len(),
+        version = env!("CARGO_PKG_VERSION"),
+        "starting"
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let result = runtime.block_on(run(config, &clock, found));
+    // A look at a device that hangs may still be under way; nobody waits for it.
+    runtime.shutdown_background();
+    result
+}
+
+async fn run(config: Config, clock: &Clock, found: Found) -> anyhow::Result<()> {
+    let settings = ledger::Config {
+        ballast_bytes: config.ledger.ballast_mib << 20,
+        ..ledger::Config::new(&config.ledger.path)
+    };
+    let history = History::new(&settings);
+    let opened = ledger::open(settings).await?;
+    for warning in &opened.loaded.warnings {
+        tracing::warn!(warning, "the ledger");
+    }
+    let poke = Arc::new(Notify::new());
+    let (controller, handle, targets) = Controller::start(
+        controller::Config {
+            settings: config.settings(),
+            boot_id: clock.boot_id().to_owned(),
+            keep_events: Duration::from_secs(u64::from(config.ledger.audit_days) * 86_400),
+        },
+        opened.ledger,
+        opened.loaded,
+        history,
+        poke.clone(),
+    )
+    .await?;
+    let stop = CancellationToken::new();
+    let mut owner = tokio::spawn(controller.run(stop.clone()));
+    // What is installed is known before anybody can ask for it.
+    let installed = Command::Discovered {
+        node: found.node.clone().into(),
+        unavailable: found.unavailable.clone().into(),
+    };
+    handle.run_patiently(installed).await?;
+    let (commands, observed) = mpsc::channel(OBSERVATIONS_MAX);
+    let reconciler = reconcile::spawn(
+        reconcile::Service {
+            targets,
+            poke,
+            commands,
+            period: Duration::from_millis(config.leases.reconcile_ms),
+            stop: stop.clone(),
+        },
+        (found.node.clone(), found.unavailable.clone()),
+        backends(&config, &found),
+    );
+    let forwarder = tokio::spawn(forward(handle.clone(), observed));
+
+    let ended = tokio::select! {
+        ended = &mut owner => Some(ended),
+        () = asked_to_stop() => None,
+    };
+    stop.cancel();
+    // Nothing is revoked: leases outlive the daemon, and so do their limits.
+    let rest = async {
+        let ended = match ended {
+            Some(ended) => ended,
+            None => owner.await,
+        };
+        let _ = tokio::join!(reconciler, forwarder);
+        ended
+    };
+    match tokio::time::timeout(STOP_WITHIN, rest).await {
+        Ok(ended) => ended
+            .context("the controller panicked")?
+            .context("the controller ended"),
+        Err(_) => anyhow::bail!(
+            "could not stop within {STOP_WITHIN:?}; what was acknowledged is in the ledger"
+        ),
+    }
+}
+
+/// Nothing is enforced on a synthetic pool.
+fn backends(config: &Config, found: &Found) -> Vec<Box<dyn Backend>> {
+    use evenkeel_core::node::PoolKind;
+    if found.node.kind == PoolKind::Synthetic {
+        return Vec::new();
+    }
+    let socket = std::path::absolute(&config.listen.socket);
+    let socket = socket.unwrap_or_else(|_| config.listen.socket.clone());
+    vec![
+        Box::new(CpuBackend::new(socket)),
+        Box::new(EmulatedBackend::new(found.emulated.clone())),
+    ]
+}
+
+/// What the reconciler saw goes to the controller. A refusal changes nothing: it looks again.
+async fn forward(handle: Handle, mut observed: mpsc::Receiver<Command>) {
+    while let Some(command) = observed.recv().await {
+        if let Err(error) = handle.run_patiently(command).await {
+            tracing::debug!(%error, "an observation was not taken");
+        }
+    }
+}
+
+async fn asked_to_stop() {
+    let (Ok(mut term), Ok(mut int)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        tracing::error!("cannot listen for signals; only SIGKILL stops this daemon");
+        return std::future::pending().await;
+    };
+    let name = tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
+    };
+    tracing::info!(signal = name, "stopping; leases and their limits stay");
+}

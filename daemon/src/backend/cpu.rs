@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use evenkeel_core::converge::Step;
 use evenkeel_core::cpuset::CpuSet;
 use evenkeel_core::id::LeaseId;
+use evenkeel_core::node::{Node, PoolKind};
 use nix::errno::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -157,6 +158,20 @@ fn look(processes: &BTreeSet<Process>, sight: &mut Sight) {
         }
     }
     sight.cpus = common.filter(|_| !differ);
+}
+
+/// Binds the daemon's own threads to the shared set, so that it does not run on cores that it leases. Called before
+/// the runtime starts: threads inherit it. A failure costs nothing but that.
+pub fn bind_daemon(node: &Node) {
+    if node.kind == PoolKind::Synthetic {
+        return;
+    }
+    let shared = node.shared_cpus();
+    for tid in proc_tree::threads(std::process::id()) {
+        if let Err(error) = affinity::bind(tid, &shared) {
+            tracing::warn!(%error, %shared, "cannot bind the daemon to the shared set; it runs where it may");
+        }
+    }
 }
 
 /// What came of binding a process.

@@ -199,10 +199,17 @@ fn unknown_key(prefix: &str, name: &str, siblings: &Table) -> String {
     }
 }
 
-/// The key whose last part is nearest to `name`, if it is near enough to be meant.
+/// The key whose last part is nearest to `name`, if it is near enough to be meant. A forgotten unit (`ttl` for
+/// `ttl_ms`) counts as one mistake.
 fn nearest(name: &str, keys: impl Iterator<Item = String>) -> Option<String> {
-    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-    let far = |key: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &last(key));
+    let name = name.to_lowercase();
+    let far = |key: &str| {
+        let last = key.rsplit('.').next().unwrap_or_default();
+        let whole = strsim::damerau_levenshtein(&name, last);
+        let stem = last.rsplit_once('_').map(|(stem, _unit)| stem);
+        let stem = stem.map(|stem| 1 + strsim::damerau_levenshtein(&name, stem));
+        stem.map_or(whole, |stem| stem.min(whole))
+    };
     keys.map(|key| (far(&key), key))
         .filter(|(far, _)| *far <= 1 + name.len() / 4)
         .min()

@@ -327,7 +327,7 @@ impl Default for ListenConfig {
             socket_mode: "0666".into(),
             tcp: String::new(),
             insecure_tcp: false,
-            tcp_tenant: Name::unknown(),
+            tcp_tenant: Name::new("remote").unwrap_or_else(|_| Name::unknown()),
             rest: "127.0.0.1:7420".into(),
         }
     }

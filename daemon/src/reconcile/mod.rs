@@ -16,12 +16,16 @@ use evenkeel_core::command::Command;
 use evenkeel_core::converge::Target;
 use evenkeel_core::node::{Node, Unavailable};
 use evenkeel_core::unit::Time;
+use futures::FutureExt;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
 pub use look::Looker;
+
+/// Between two looks at least: a burst of commits is one look.
+const BREATH: Duration = Duration::from_millis(5);
 
 /// What should be: a snapshot that the controller publishes after each commit that changes it.
 #[derive(Clone, Debug)]
@@ -73,6 +77,8 @@ async fn run(mut service: Service, mut looker: Looker) {
             },
             _ = period.tick() => false,
         };
+        // A commit both changes the targets and pokes: one look answers both.
+        let asked = service.poke.notified().now_or_never().is_some() || asked;
         let targets = service.targets.borrow_and_update().clone();
         let look = tokio::task::spawn_blocking(move || {
             let commands = looker.look(&targets, asked);
@@ -94,5 +100,6 @@ async fn run(mut service: Service, mut looker: Looker) {
                 return;
             }
         }
+        tokio::time::sleep(BREATH).await;
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use evenkeel_gpu::socket_path;
@@ -17,6 +17,8 @@ use crate::proc_tree::LEASE_MARK;
 
 /// A device is ready within milliseconds; on a loaded machine with a cold disk it may take longer.
 const READY_WITHIN: Duration = Duration::from_secs(10);
+/// When ours has ended because another one has the directory, that one is ready as soon.
+const OTHER_WITHIN: Duration = Duration::from_secs(1);
 /// Between two looks whether it is.
 const READY_POLL: Duration = Duration::from_millis(10);
 /// The program that is looked for beside the daemon.
@@ -80,43 +82,15 @@ pub fn ensure_served(config: &EmulatedConfig) -> Result<PathBuf, StartError> {
     let copy = file.try_clone().map_err(at("open", &log))?;
 
     let program = program(config);
-    let mut command = Command::new(&program);
-    command
-        .arg("serve")
-        .arg("--dir")
-        .arg(&dir)
-        .args(["--gpu", &config.model])
-        .args(["--count", &config.count.to_string()]);
-    if config.sms > 0 {
-        command.args(["--sms", &config.sms.to_string()]);
-    }
-    if config.multiuser {
-        command.arg("--multiuser");
-    }
-    command
-        .env_remove(LEASE_MARK)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(file)
-        .stderr(copy);
+    let mut command = command(config, &program, &dir);
+    command.stdin(Stdio::null()).stdout(file).stderr(copy);
     in_session_of_its_own(&mut command);
     let mut child = command
         .spawn()
         .map_err(|source| StartError::Spawn { program, source })?;
     tracing::info!(pid = child.id(), dir = %dir.display(), model = %config.model, "started an EMULATED GPU");
-    let deadline = Instant::now() + READY_WITHIN;
-    let mut link = Link::new(first);
-    loop {
-        let why = match link.look() {
-            Ok(_) => break,
-            Err(error) => error.to_string(),
-        };
-        let ended = child.try_wait().ok().flatten();
-        if ended.is_some() || Instant::now() > deadline {
-            let why = ended.map_or(why, |status| format!("it ended with {status}"));
-            return Err(StartError::NotReady { dir, log, why });
-        }
-        std::thread::sleep(READY_POLL);
+    if let Err(why) = await_ready(&first, &mut child) {
+        return Err(StartError::NotReady { dir, log, why });
     }
     // Nobody else collects its exit status, should it end before the daemon.
     let reaper = std::thread::Builder::new().name("gpu-reaper".into());
@@ -124,10 +98,58 @@ pub fn ensure_served(config: &EmulatedConfig) -> Result<PathBuf, StartError> {
     Ok(dir)
 }
 
+fn command(config: &EmulatedConfig, program: &Path, dir: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .arg("serve")
+        .arg("--dir")
+        .arg(dir)
+        .args(["--gpu", &config.model])
+        .args(["--count", &config.count.to_string()])
+        // It belongs to no lease, whatever started the daemon, and keeps no directory busy.
+        .env_remove(LEASE_MARK)
+        .current_dir("/");
+    if config.sms > 0 {
+        command.args(["--sms", &config.sms.to_string()]);
+    }
+    if config.multiuser {
+        command.arg("--multiuser");
+    }
+    command
+}
+
+/// Waits until the socket is served: by the child, or by a device that another daemon started at the same time.
+fn await_ready(socket: &Path, child: &mut Child) -> Result<(), String> {
+    let mut link = Link::new(socket.to_owned());
+    let mut deadline = Instant::now() + READY_WITHIN;
+    let mut ended = None;
+    loop {
+        let why = match link.look() {
+            Ok(_) => return Ok(()),
+            Err(error) => error.to_string(),
+        };
+        if ended.is_none() {
+            ended = child.try_wait().ok().flatten();
+            if ended.is_some() {
+                deadline = deadline.min(Instant::now() + OTHER_WITHIN);
+            }
+        }
+        if Instant::now() > deadline {
+            return Err(ended.map_or(why, |status| format!("it ended with {status}")));
+        }
+        std::thread::sleep(READY_POLL);
+    }
+}
+
 /// As set; else beside the daemon's own program; else from PATH.
 fn program(config: &EmulatedConfig) -> PathBuf {
     if !config.program.is_empty() {
-        return config.program.clone().into();
+        let given = PathBuf::from(&config.program);
+        // A path is meant from here, and the device starts elsewhere; a bare name is looked up in PATH.
+        return match config.program.contains('/') {
+            true => std::path::absolute(&given).unwrap_or(given),
+            false => given,
+        };
     }
     let own = std::env::current_exe().ok();
     let beside = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));
