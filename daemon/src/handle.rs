@@ -16,7 +16,7 @@ use evenkeel_core::unit::{Millis, Time};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::clock;
-use crate::ledger::History;
+pub use crate::ledger::{EventRecord, History, Page};
 
 /// Commands that may wait for the controller. Beyond it, callers are told to come back: a longer line would only
 /// make every answer later than its caller's patience.
@@ -253,6 +253,11 @@ impl Handle {
             Renewal::Fenced => Ok(Renewed::Fenced),
             Renewal::Closing => Err(lease.ttl),
         }
+    }
+
+    /// When a live lease runs out unless it is renewed; none if there is no such lease.
+    pub fn deadline(&self, id: LeaseId) -> Option<Time> {
+        self.shared.published.get(&id).map(|l| l.clock.deadline())
     }
 
     /// Wakes `notify` when there may be a directive for this lease. The latest listener counts.

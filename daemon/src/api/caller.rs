@@ -1,0 +1,147 @@
+//! Who calls: never what a message says, always what the kernel says of the connection.
+//!
+//! On the Unix socket the peer's uid decides the tenant, and its pid (with its start time) is who can hold a
+//! lease. Credentials are those of the moment of connecting. Over plain TCP everybody is one configured tenant,
+//! and nobody can hold anything here.
+use std::sync::Arc;
+
+use evenkeel_core::command::Caller;
+use evenkeel_core::id::Name;
+use evenkeel_core::lease::Holder;
+use tokio::net::unix::UCred;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Status};
+
+use super::error;
+use crate::proc_tree::{self, Process};
+
+/// Says which tenant a uid is, and whether it is an admin.
+pub type Tenants = Arc<dyn Fn(u32) -> Caller + Send + Sync>;
+
+/// The other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// Its tenant and rights.
+    pub(super) caller: Caller,
+    /// Its process at the time of connecting; none over TCP, or if it was gone or invisible then.
+    process: Option<Process>,
+    /// Whether it came over the Unix socket.
+    local: bool,
+    /// Set when the connection should end: it is old, or the daemon stops.
+    pub(super) closing: CancellationToken,
+}
+
+impl Peer {
+    /// The peer of a Unix socket.
+    pub(super) fn local(tenants: &Tenants, cred: UCred, closing: CancellationToken) -> Self {
+        let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
+        Self {
+            caller: tenants(cred.uid()),
+            process: pid.and_then(proc_tree::status).map(|s| s.process),
+            local: true,
+            closing,
+        }
+    }
+
+    /// The peer of a TCP connection.
+    pub(super) const fn remote(tenant: Name, closing: CancellationToken) -> Self {
+        Self {
+            caller: Caller {
+                tenant,
+                admin: false,
+            },
+            process: None,
+            local: false,
+            closing,
+        }
+    }
+
+    /// The process that is to hold a lease: the caller itself (`pid` 0) or a descendant of it.
+    pub(super) fn holder(&self, pid: u32) -> Result<Holder, Status> {
+        if !self.local {
+            return Err(error::not_local());
+        }
+        let gone = "the calling process is not visible to the daemon: it has ended, or it is in another pid \
+                    namespace";
+        let caller = self.process.ok_or_else(|| error::invalid("pid", gone))?;
+        let pid = if pid == 0 { caller.pid } else { pid };
+        let holder = proc_tree::holder(pid).map_err(|e| error::invalid("pid", &e.to_string()))?;
+        if pid == caller.pid && Process::from(&holder) != caller {
+            return Err(error::invalid("pid", gone));
+        }
+        if !proc_tree::descends_from(pid, caller) {
+            let why = format!(
+                "process {pid} does not descend from the calling process {}; only a worker's own tree can hold its \
+                 lease",
+                caller.pid
+            );
+            return Err(error::invalid("pid", &why));
+        }
+        // Looked at again: the pid may have changed hands while its parents were followed.
+        if !proc_tree::is_alive(Process::from(&holder)) {
+            return Err(error::invalid("pid", "the process has ended"));
+        }
+        Ok(holder)
+    }
+}
+
+/// The peer that a request came from.
+pub(super) fn of<T>(request: &Request<T>) -> Result<Arc<Peer>, Status> {
+    let peer = request.extensions().get::<Arc<Peer>>().cloned();
+    peer.ok_or_else(|| Status::internal("the request does not say which connection it came from"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Peer {
+        Peer {
+            caller: Caller {
+                tenant: Name::new("me").unwrap(),
+                admin: false,
+            },
+            process: proc_tree::status(std::process::id()).map(|s| s.process),
+            local: true,
+            closing: CancellationToken::new(),
+        }
+    }
+
+    #[test]
+    fn only_ones_own_tree_can_hold() {
+        let me = own();
+        assert_eq!(me.holder(0).unwrap().pid, std::process::id());
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        assert_eq!(me.holder(child.id()).unwrap().pid, child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for foreign in [1, child.id(), u32::MAX] {
+            let refusal = me.holder(foreign).unwrap_err();
+            assert_eq!(
+                refusal.code(),
+                tonic::Code::InvalidArgument,
+                "{foreign}: {refusal:?}"
+            );
+            assert!(refusal.message().starts_with("pid: "), "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_pid_that_changed_hands_is_nobody() {
+        let mut me = own();
+        me.process = me.process.map(|p| Process {
+            start_time: p.start_time + 1,
+            ..p
+        });
+        assert!(me.holder(0).is_err());
+        assert!(me.holder(std::process::id()).is_err());
+        let remote = Peer::remote(Name::new("far").unwrap(), CancellationToken::new());
+        assert_eq!(
+            remote.holder(0).unwrap_err().code(),
+            tonic::Code::FailedPrecondition
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! What the API needs to know, and how it follows from the daemon's configuration.
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use evenkeel_core::command::Caller;
+use evenkeel_core::id::{GpuId, Name};
+use evenkeel_core::unit::Millis;
+
+use super::caller::Tenants;
+use crate::config::Role;
+
+/// Where each emulated GPU listens; real ones are absent.
+pub type GpuSockets = BTreeMap<GpuId, PathBuf>;
+/// Says what is wrong with the node, for a person; empty: nothing.
+pub type Troubles = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
+
+/// See the module's text.
+#[derive(Clone)]
+pub struct Config {
+    /// Path of the Unix socket, absolute. Workers are told this path.
+    pub socket: PathBuf,
+    /// Its permissions.
+    pub socket_mode: u32,
+    /// Plain TCP and the tenant of whoever comes that way; none: no such listener.
+    pub tcp: Option<(SocketAddr, Name)>,
+    /// REST and metrics, on loopback; none: no such listener. Whoever can open a connection there sees everything.
+    pub rest: Option<SocketAddr>,
+    /// Whose requests are whose.
+    pub tenants: Tenants,
+    /// The node's name in answers.
+    pub node_name: String,
+    /// Life of a lease without a renewal, where the request does not say.
+    pub default_ttl: Millis,
+    /// Sockets of emulated GPUs.
+    pub gpu_sockets: GpuSockets,
+    /// What is wrong just now.
+    pub troubles: Troubles,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("socket", &self.socket)
+            .field("tcp", &self.tcp)
+            .field("rest", &self.rest)
+            .field("node_name", &self.node_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// From the daemon's configuration, which has been checked.
+    pub fn new(config: &crate::config::Config, gpu_sockets: GpuSockets) -> Self {
+        let listen = &config.listen;
+        let own_uid = nix::unistd::geteuid().as_raw();
+        let map = config.clone();
+        let tenants: Tenants = Arc::new(move |uid| {
+            let tenant = map.tenant_of(uid, own_uid);
+            Caller {
+                tenant: tenant.tenant,
+                admin: tenant.role == Role::Admin,
+            }
+        });
+        let tcp = listen.tcp.parse().ok().filter(|_| listen.insecure_tcp);
+        Self {
+            socket: std::path::absolute(&listen.socket).unwrap_or_else(|_| listen.socket.clone()),
+            socket_mode: config.socket_mode(),
+            tcp: tcp.map(|address| (address, listen.tcp_tenant.clone())),
+            rest: listen.rest.parse().ok(),
+            tenants,
+            node_name: config.node_name(),
+            default_ttl: config.settings().ttl,
+            gpu_sockets,
+            troubles: Arc::new(Vec::new),
+        }
+    }
+}

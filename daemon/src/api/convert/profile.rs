@@ -1,0 +1,251 @@
+//! Profiles: measurements in, fitted curves out.
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenkeel_core::curve::{Curve, KNEE, Point, Profile, ProfileKey};
+use evenkeel_core::decide::node::POINTS_MAX;
+use evenkeel_core::id::Name;
+use evenkeel_core::unit::{Bytes, Rate, Sms};
+use evenkeel_proto::v1 as pb;
+
+use super::{Bad, name, or_default, within};
+
+/// Most that a measurement may count.
+const WEIGHT_MAX: f64 = 1e9;
+
+/// A profile's key. It belongs to the caller.
+pub(in crate::api) fn key(w: Option<&pb::ProfileKey>, tenant: &Name) -> Result<ProfileKey, Bad> {
+    let w = w.ok_or_else(|| {
+        Bad::new(
+            "key",
+            "is missing; give the stage's fingerprint and the GPU's model",
+        )
+    })?;
+    Ok(ProfileKey {
+        tenant: tenant.clone(),
+        stage: name("key.stage", &w.stage)?,
+        gpu: name("key.gpu", &w.gpu).map_err(|bad| match w.gpu.is_empty() {
+            true => Bad::new(
+                "key.gpu",
+                "is missing; use `none` for a stage without a GPU",
+            ),
+            false => bad,
+        })?,
+    })
+}
+
+/// A measurement.
+pub(in crate::api) fn point(w: &pb::ProfilePoint) -> Result<Point, Bad> {
+    if w.batch == 0 {
+        return Err(Bad::new(
+            "batch",
+            "is at least 1; 1 where the stage has none",
+        ));
+    }
+    if w.cores == 0 && w.sms == 0 {
+        return Err(Bad::new(
+            "cores",
+            "a trial without cores and SMs measures nothing",
+        ));
+    }
+    let weight = if w.weight == 0.0 { 1.0 } else { w.weight };
+    Ok(Point {
+        cores: w.cores,
+        sms: Sms(w.sms),
+        batch: w.batch,
+        replicas: or_default(w.replicas, 1),
+        rate: Rate::new(w.units_per_s).map_err(|e| Bad::new("units_per_s", e))?,
+        memory: Bytes(w.memory_bytes),
+        weight: within("weight", weight, f64::MIN_POSITIVE, WEIGHT_MAX)?,
+    })
+}
+
+/// A whole profile. Whatever tenant it names, it becomes the caller's.
+pub(in crate::api) fn profile(w: Option<&pb::Profile>, tenant: &Name) -> Result<Profile, Bad> {
+    let w = w.ok_or_else(|| Bad::new("profile", "is missing"))?;
+    let parse = || {
+        if w.points.len() > POINTS_MAX {
+            let why = format!("{} points; a profile holds {POINTS_MAX}", w.points.len());
+            return Err(Bad::new("points", why));
+        }
+        let points = w.points.iter().enumerate();
+        let points = points.map(|(i, p)| point(p).map_err(|e| e.within(format!("points[{i}]"))));
+        Ok(Profile {
+            key: key(w.key.as_ref(), tenant)?,
+            points: points.collect::<Result<_, _>>()?,
+        })
+    };
+    parse().map_err(|e| e.within("profile"))
+}
+
+/// A profile as it was measured.
+pub(in crate::api) fn profile_points(p: &Profile) -> pb::Profile {
+    let point = |p: &Point| pb::ProfilePoint {
+        cores: p.cores,
+        sms: p.sms.0,
+        batch: p.batch,
+        replicas: p.replicas,
+        units_per_s: p.rate.get(),
+        memory_bytes: p.memory.0,
+        weight: p.weight,
+    };
+    pb::Profile {
+        points: p.points.iter().map(point).collect(),
+        ..summary(p)
+    }
+}
+
+/// A profile without its points.
+pub(in crate::api) fn summary(p: &Profile) -> pb::Profile {
+    pb::Profile {
+        key: Some(pb::ProfileKey {
+            stage: p.key.stage.to_string(),
+            gpu: p.key.gpu.to_string(),
+        }),
+        tenant: p.key.tenant.to_string(),
+        points: Vec::new(),
+        point_count: u32::try_from(p.points.len()).unwrap_or(u32::MAX),
+    }
+}
+
+/// The fitted curves: along SMs, one for each measured pair of cores and batch size; along cores, one for each
+/// batch size, where nothing was measured on a GPU.
+pub(in crate::api) fn curves(p: &Profile) -> Vec<pb::Curve> {
+    let Some(fit) = Curve::fit(&p.points, &[], 1.0, 1) else {
+        return Vec::new();
+    };
+    let mut sms: BTreeMap<(u32, u32), BTreeSet<Sms>> = BTreeMap::new();
+    for point in &p.points {
+        sms.entry((point.batch, point.cores))
+            .or_default()
+            .insert(point.sms);
+    }
+    if p.points.iter().all(|p| p.sms == Sms(0)) {
+        return fit
+            .batches()
+            .map(|batch| along_cores(&fit, batch))
+            .collect();
+    }
+    let along = |slice: &evenkeel_core::curve::Slice| {
+        let counts: Vec<Sms> = sms
+            .get(&(slice.batch, slice.cores))
+            .map(|set| set.iter().copied().collect())
+            .unwrap_or_default();
+        let point = |q: &Sms| pb::CurvePoint {
+            quota: q.0,
+            units_per_s: slice.rate(*q),
+        };
+        pb::Curve {
+            cores: slice.cores,
+            batch: slice.batch,
+            points: counts.iter().map(point).collect(),
+            knee: fit
+                .knee(slice.cores, slice.batch, &counts)
+                .map_or(0, |q| q.0),
+        }
+    };
+    fit.slices().iter().map(along).collect()
+}
+
+fn along_cores(fit: &Curve, batch: u32) -> pb::Curve {
+    let slices = fit.of_batch(batch);
+    let points: Vec<pb::CurvePoint> = (slices.iter())
+        .map(|s| pb::CurvePoint {
+            quota: s.cores,
+            units_per_s: s.rate(Sms(0)),
+        })
+        .collect();
+    let best = points.iter().map(|p| p.units_per_s).fold(0.0, f64::max);
+    let knee = points.iter().find(|p| p.units_per_s >= best * KNEE);
+    pb::Curve {
+        cores: 0,
+        batch,
+        knee: knee.map_or(0, |p| p.quota),
+        points,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(cores: u32, sms: u32, units_per_s: f64) -> pb::ProfilePoint {
+        pb::ProfilePoint {
+            cores,
+            sms,
+            batch: 1,
+            units_per_s,
+            ..Default::default()
+        }
+    }
+
+    fn of(points: Vec<pb::ProfilePoint>) -> Profile {
+        let w = pb::Profile {
+            key: Some(pb::ProfileKey {
+                stage: "j/s".into(),
+                gpu: "none".into(),
+            }),
+            tenant: "somebody".into(),
+            points,
+            point_count: 0,
+        };
+        profile(Some(&w), &Name::new("me").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn curves_run_along_what_was_measured() {
+        let gpu = curves(&of(vec![
+            at(1, 10, 50.0),
+            at(1, 20, 99.0),
+            at(1, 40, 100.0),
+        ]));
+        assert_eq!(gpu.len(), 1);
+        assert_eq!((gpu[0].cores, gpu[0].knee), (1, 20));
+        assert_eq!(gpu[0].points.len(), 3);
+        let cores = curves(&of(vec![at(1, 0, 10.0), at(2, 0, 20.0), at(4, 0, 20.5)]));
+        assert_eq!((cores[0].cores, cores[0].knee), (0, 2));
+        assert_eq!(cores[0].points[2].quota, 4);
+        assert!(curves(&of(vec![])).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_measurement_is_refused() {
+        for (name, w, field) in [
+            ("NaN", at(1, 1, f64::NAN), "units_per_s"),
+            ("negative", at(1, 1, -1.0), "units_per_s"),
+            ("infinite", at(1, 1, f64::INFINITY), "units_per_s"),
+            ("nothing", at(0, 0, 1.0), "cores"),
+            (
+                "batch",
+                pb::ProfilePoint {
+                    batch: 0,
+                    ..at(1, 1, 1.0)
+                },
+                "batch",
+            ),
+            (
+                "weight",
+                pb::ProfilePoint {
+                    weight: f64::NAN,
+                    ..at(1, 1, 1.0)
+                },
+                "weight",
+            ),
+            (
+                "weight",
+                pb::ProfilePoint {
+                    weight: -1.0,
+                    ..at(1, 1, 1.0)
+                },
+                "weight",
+            ),
+        ] {
+            assert_eq!(point(&w).unwrap_err().field, field, "{name}");
+        }
+        let profile = of(vec![at(1, 0, 1.0)]);
+        assert_eq!(
+            profile.key.tenant.as_str(),
+            "me",
+            "an imported profile is the caller's"
+        );
+    }
+}

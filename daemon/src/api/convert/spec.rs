@@ -1,0 +1,460 @@
+//! What a job declares: parsed with every default, and back.
+use evenkeel_core::id::{GpuId, Name};
+use evenkeel_core::job::{
+    Detector, JobSpec, Policy, RebalanceSpec, Role, STAGES_MAX, ShrinkFallback, SmMode, StageSpec,
+    WORKERS_MAX,
+};
+use evenkeel_core::unit::{Bytes, Millis, Sms};
+use evenkeel_proto::v1 as pb;
+
+use super::vector::gpu_id;
+use super::{Bad, name, optional_name, or_default, resize, resize_mode, within};
+use crate::api::limits::{BATCHES_MAX, JOB_GPUS_MAX};
+
+/// "No limit of its own".
+const NO_LIMIT: u32 = u32::MAX;
+/// Longest time of a rule: a year. A sum of such times cannot overflow.
+const TIME_MAX: u64 = 365 * 24 * 3_600_000;
+/// Most windows of a rule: months of training.
+const WINDOWS_MAX: u32 = 1_000_000;
+
+/// A job as declared.
+pub(in crate::api) fn spec(w: &pb::JobSpec) -> Result<JobSpec, Bad> {
+    let stages = stages(w)?;
+    let needs_gpu = stages
+        .iter()
+        .any(|s| s.sms.1 > Sms(0) || s.memory > Bytes(0));
+    Ok(JobSpec {
+        name: name("name", &w.name)?,
+        unit: name("unit", &w.unit)?,
+        priority: w.priority,
+        gpus: gpus(&w.gpus)?,
+        gpu_count: gpu_count(w.gpu_count, needs_gpu && w.gpus.is_empty())?,
+        groups: groups(w.groups)?,
+        policy: policy(&w.policy)?.unwrap_or_default(),
+        sm_mode: sm_mode(&w.sm_mode)?,
+        rebalance: match &w.rebalance {
+            Some(rules) => rebalance(rules).map_err(|e| e.within("rebalance"))?,
+            None => RebalanceSpec::default(),
+        },
+        stages,
+    })
+}
+
+fn gpus(w: &[u32]) -> Result<Vec<GpuId>, Bad> {
+    if w.len() > JOB_GPUS_MAX {
+        let why = format!("{} GPUs; at most {JOB_GPUS_MAX} can be named", w.len());
+        return Err(Bad::new("gpus", why));
+    }
+    let mut gpus = w
+        .iter()
+        .map(|n| gpu_id("gpus", *n))
+        .collect::<Result<Vec<_>, _>>()?;
+    gpus.sort_unstable();
+    if let Some(twice) = gpus.windows(2).find(|two| two[0] == two[1]) {
+        return Err(Bad::new("gpus", format!("{} is named twice", twice[0])));
+    }
+    Ok(gpus)
+}
+
+fn gpu_count(n: u32, needed: bool) -> Result<u16, Bad> {
+    let n = if n == 0 && needed { 1 } else { n };
+    match u16::try_from(n) {
+        Ok(n) if usize::from(n) <= JOB_GPUS_MAX => Ok(n),
+        _ => Err(Bad::new(
+            "gpu_count",
+            format!("{n} is more than {JOB_GPUS_MAX}"),
+        )),
+    }
+}
+
+fn groups(n: u32) -> Result<u32, Bad> {
+    match or_default(n, 2) {
+        n @ 1..=2 => Ok(n),
+        n => {
+            let why = format!("{n}: 1 runs the rollout's stages in turn, 2 overlaps them");
+            Err(Bad::new("groups", why))
+        }
+    }
+}
+
+/// Empty: none given.
+pub(in crate::api) fn policy(text: &str) -> Result<Option<Policy>, Bad> {
+    match text {
+        "" => Ok(None),
+        "waterfill" => Ok(Some(Policy::Waterfill)),
+        "ebrl" => Ok(Some(Policy::Ebrl)),
+        other => {
+            let why = format!(
+                "`{}` is unknown; use waterfill or ebrl",
+                super::shortened(other)
+            );
+            Err(Bad::new("policy", why))
+        }
+    }
+}
+
+fn sm_mode(text: &str) -> Result<SmMode, Bad> {
+    match text {
+        "" | "reserve" => Ok(SmMode::Reserve),
+        "cap" => Ok(SmMode::Cap),
+        other => {
+            let why = format!(
+                "`{}` is unknown; use reserve or cap",
+                super::shortened(other)
+            );
+            Err(Bad::new("sm_mode", why))
+        }
+    }
+}
+
+fn stages(w: &pb::JobSpec) -> Result<Vec<StageSpec>, Bad> {
+    if w.stages.is_empty() || w.stages.len() > STAGES_MAX {
+        let why = format!("{} stages; a job has 1 to {STAGES_MAX}", w.stages.len());
+        return Err(Bad::new("stages", why));
+    }
+    let mut stages: Vec<StageSpec> = Vec::with_capacity(w.stages.len());
+    for (i, s) in w.stages.iter().enumerate() {
+        let stage = stage(s).map_err(|e| e.within(format!("stages[{i}]")))?;
+        if stages.iter().any(|other| other.name == stage.name) {
+            let why = format!("two stages are named {}", stage.name);
+            return Err(Bad::new(format!("stages[{i}].name"), why));
+        }
+        stages.push(stage);
+    }
+    Ok(stages)
+}
+
+fn stage(w: &pb::StageSpec) -> Result<StageSpec, Bad> {
+    let workers = or_default(w.workers, 1);
+    if workers > WORKERS_MAX {
+        let why = format!("{workers} is more than {WORKERS_MAX}");
+        return Err(Bad::new("workers", why));
+    }
+    if w.batches.len() > BATCHES_MAX {
+        let why = format!(
+            "{} batch sizes; at most {BATCHES_MAX} are tried",
+            w.batches.len()
+        );
+        return Err(Bad::new("batches", why));
+    }
+    if w.batches.contains(&0) {
+        return Err(Bad::new("batches", "a batch size is at least 1"));
+    }
+    let sms = if w.no_gpu {
+        if w.min_sms != 0 || w.max_sms != 0 || w.memory_bytes != 0 {
+            let why = "the stage has no_gpu set: leave min_sms, max_sms and memory_bytes out";
+            return Err(Bad::new("no_gpu", why));
+        }
+        (0, 0)
+    } else {
+        range("max_sms", w.min_sms, w.max_sms)?
+    };
+    Ok(StageSpec {
+        name: name("name", &w.name)?,
+        role: role(w.role)?,
+        workers,
+        processes: or_default(w.processes, 1),
+        cores: range("max_cores", w.min_cores, w.max_cores)?,
+        sms: (Sms(sms.0), Sms(sms.1)),
+        memory: Bytes(w.memory_bytes),
+        batches: w.batches.clone(),
+        synchronous: w.synchronous,
+        resize: resize("resize", w.resize)?,
+        profile: optional_name("profile", &w.profile)?,
+    })
+}
+
+fn range(field: &str, least: u32, most: u32) -> Result<(u32, u32), Bad> {
+    let most = or_default(most, NO_LIMIT);
+    if least > most {
+        let why = format!("{most} is less than the least, {least}");
+        return Err(Bad::new(field, why));
+    }
+    Ok((least, most))
+}
+
+fn role(w: i32) -> Result<Role, Bad> {
+    match pb::StageRole::try_from(w) {
+        Ok(pb::StageRole::Simulation) => Ok(Role::Simulation),
+        Ok(pb::StageRole::Generation) => Ok(Role::Generation),
+        Ok(pb::StageRole::Training) => Ok(Role::Training),
+        Ok(pb::StageRole::Inference) => Ok(Role::Inference),
+        Ok(pb::StageRole::Other) => Ok(Role::Other),
+        Ok(pb::StageRole::Unspecified) | Err(_) => {
+            let why =
+                "say what the stage does: simulation, generation, training, inference or other";
+            Err(Bad::new("role", why))
+        }
+    }
+}
+
+/// When a job's shares may move.
+pub(in crate::api) fn rebalance(w: &pb::RebalanceSpec) -> Result<RebalanceSpec, Bad> {
+    let default = RebalanceSpec::default();
+    let time = |field: &str, given: Option<u64>, default: Millis| match given {
+        Some(ms) if ms > TIME_MAX => Err(Bad::new(field, format!("{ms} ms is more than a year"))),
+        given => Ok(given.map_or(default, Millis)),
+    };
+    let count = |field: &str, given: Option<u32>, default: u32| match given {
+        Some(n) if n > WINDOWS_MAX => Err(Bad::new(
+            field,
+            format!("{n} windows are more than {WINDOWS_MAX}"),
+        )),
+        given => Ok(given.unwrap_or(default)),
+    };
+    Ok(RebalanceSpec {
+        enabled: !w.frozen,
+        detector: detector(w)?,
+        cooldown_windows: count(
+            "cooldown_windows",
+            w.cooldown_windows,
+            default.cooldown_windows,
+        )?,
+        horizon: time("horizon_ms", w.horizon_ms, default.horizon)?,
+        restart_cost: time("restart_cost_ms", w.restart_cost_ms, default.restart_cost)?,
+        min_gain: within(
+            "min_gain",
+            w.min_gain.unwrap_or(default.min_gain),
+            0.0,
+            100.0,
+        )?,
+        shrink_timeout: time(
+            "shrink_timeout_ms",
+            w.shrink_timeout_ms,
+            default.shrink_timeout,
+        )?,
+        fallback: if w.escalate {
+            ShrinkFallback::Escalate
+        } else {
+            ShrinkFallback::Wait
+        },
+        refit_windows: count("refit_windows", w.refit_windows, default.refit_windows)?,
+    })
+}
+
+fn detector(w: &pb::RebalanceSpec) -> Result<Detector, Bad> {
+    match w.detector.as_str() {
+        "" | "streak" => {
+            let windows = w.windows.unwrap_or(20);
+            if windows == 0 || windows > WINDOWS_MAX {
+                let why = format!("{windows} is not 1 to {WINDOWS_MAX}");
+                return Err(Bad::new("windows", why));
+            }
+            let gap = within("gap", w.gap.unwrap_or(0.15), 0.0, 1.0)?;
+            Ok(Detector::Streak { gap, windows })
+        }
+        "cusum" => Ok(Detector::Cusum {
+            slack: within("cusum_slack", w.cusum_slack.unwrap_or(0.05), 0.0, 100.0)?,
+            threshold: within(
+                "cusum_threshold",
+                w.cusum_threshold.unwrap_or(0.5),
+                1e-9,
+                1e6,
+            )?,
+        }),
+        other => {
+            let why = format!(
+                "`{}` is unknown; use streak or cusum",
+                super::shortened(other)
+            );
+            Err(Bad::new("detector", why))
+        }
+    }
+}
+
+/// A job's declaration for the wire, every default filled in.
+pub(super) fn spec_wire(s: &JobSpec) -> pb::JobSpec {
+    pb::JobSpec {
+        name: s.name.to_string(),
+        unit: s.unit.to_string(),
+        priority: s.priority,
+        gpus: s.gpus.iter().map(|g| g.0.into()).collect(),
+        gpu_count: s.gpu_count.into(),
+        groups: s.groups,
+        policy: match s.policy {
+            Policy::Waterfill => "waterfill",
+            Policy::Ebrl => "ebrl",
+        }
+        .into(),
+        sm_mode: match s.sm_mode {
+            SmMode::Reserve => "reserve",
+            SmMode::Cap => "cap",
+        }
+        .into(),
+        rebalance: Some(rebalance_wire(&s.rebalance)),
+        stages: s.stages.iter().map(stage_wire).collect(),
+    }
+}
+
+fn stage_wire(s: &StageSpec) -> pb::StageSpec {
+    let limit = |n: u32| if n == NO_LIMIT { 0 } else { n };
+    let role = match s.role {
+        Role::Simulation => pb::StageRole::Simulation,
+        Role::Generation => pb::StageRole::Generation,
+        Role::Training => pb::StageRole::Training,
+        Role::Inference => pb::StageRole::Inference,
+        Role::Other => pb::StageRole::Other,
+    };
+    pb::StageSpec {
+        name: s.name.to_string(),
+        role: role.into(),
+        workers: s.workers,
+        processes: s.processes,
+        min_cores: s.cores.0,
+        max_cores: limit(s.cores.1),
+        min_sms: s.sms.0.0,
+        max_sms: limit(s.sms.1.0),
+        no_gpu: s.sms.1 == Sms(0),
+        memory_bytes: s.memory.0,
+        batches: s.batches.clone(),
+        synchronous: s.synchronous,
+        resize: resize_mode(s.resize).into(),
+        profile: s.profile.as_ref().map(Name::to_string).unwrap_or_default(),
+    }
+}
+
+fn rebalance_wire(r: &RebalanceSpec) -> pb::RebalanceSpec {
+    let (detector, gap, windows, slack, threshold) = match r.detector {
+        Detector::Streak { gap, windows } => ("streak", Some(gap), Some(windows), None, None),
+        Detector::Cusum { slack, threshold } => ("cusum", None, None, Some(slack), Some(threshold)),
+    };
+    pb::RebalanceSpec {
+        frozen: !r.enabled,
+        detector: detector.into(),
+        gap,
+        windows,
+        cusum_slack: slack,
+        cusum_threshold: threshold,
+        cooldown_windows: Some(r.cooldown_windows),
+        horizon_ms: Some(r.horizon.0),
+        restart_cost_ms: Some(r.restart_cost.0),
+        min_gain: Some(r.min_gain),
+        shrink_timeout_ms: Some(r.shrink_timeout.0),
+        escalate: r.fallback == ShrinkFallback::Escalate,
+        refit_windows: Some(r.refit_windows),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> pb::JobSpec {
+        pb::JobSpec {
+            name: "pick".into(),
+            unit: "env_step".into(),
+            stages: vec![
+                pb::StageSpec {
+                    name: "sim".into(),
+                    role: pb::StageRole::Simulation.into(),
+                    no_gpu: true,
+                    ..Default::default()
+                },
+                pb::StageSpec {
+                    name: "train".into(),
+                    role: pb::StageRole::Training.into(),
+                    memory_bytes: 1 << 30,
+                    batches: vec![32, 64],
+                    ..Default::default()
+                },
+            ],
+            ..Default::default()
+        }
+    }
+
+    fn check(name: &str, change: impl FnOnce(&mut pb::JobSpec), field: Option<&str>) {
+        let mut w = job();
+        change(&mut w);
+        let parsed = spec(&w);
+        assert_eq!(parsed.err().map(|b| b.field).as_deref(), field, "{name}");
+    }
+
+    fn rules(change: impl FnOnce(&mut pb::RebalanceSpec)) -> Option<pb::RebalanceSpec> {
+        let mut rules = pb::RebalanceSpec::default();
+        change(&mut rules);
+        Some(rules)
+    }
+
+    #[test]
+    fn bad_fields_are_named() {
+        check("all good", |_| {}, None);
+        check("no name", |w| w.name.clear(), Some("name"));
+        check("no unit", |w| w.unit.clear(), Some("unit"));
+        check("no stages", |w| w.stages.clear(), Some("stages"));
+        check(
+            "nine stages",
+            |w| w.stages = vec![w.stages[0].clone(); 9],
+            Some("stages"),
+        );
+        check(
+            "two of a name",
+            |w| w.stages[1].name = "sim".into(),
+            Some("stages[1].name"),
+        );
+        check("no role", |w| w.stages[0].role = 0, Some("stages[0].role"));
+        check("role 77", |w| w.stages[0].role = 77, Some("stages[0].role"));
+        check(
+            "least above most",
+            |w| {
+                (w.stages[1].min_cores, w.stages[1].max_cores) = (3, 2);
+            },
+            Some("stages[1].max_cores"),
+        );
+        check(
+            "no GPU, but SMs",
+            |w| w.stages[0].min_sms = 1,
+            Some("stages[0].no_gpu"),
+        );
+        check(
+            "batch 0",
+            |w| w.stages[1].batches = vec![0],
+            Some("stages[1].batches"),
+        );
+        check(
+            "workers",
+            |w| w.stages[1].workers = u32::MAX,
+            Some("stages[1].workers"),
+        );
+        check("policy", |w| w.policy = "best".into(), Some("policy"));
+        check("groups", |w| w.groups = 3, Some("groups"));
+        check("a GPU twice", |w| w.gpus = vec![1, 1], Some("gpus"));
+        check("GPU 65536", |w| w.gpus = vec![65_536], Some("gpus"));
+        check(
+            "NaN gap",
+            |w| w.rebalance = rules(|r| r.gap = Some(f64::NAN)),
+            Some("rebalance.gap"),
+        );
+        check(
+            "gain",
+            |w| w.rebalance = rules(|r| r.min_gain = Some(-0.1)),
+            Some("rebalance.min_gain"),
+        );
+        check(
+            "windows",
+            |w| w.rebalance = rules(|r| r.windows = Some(0)),
+            Some("rebalance.windows"),
+        );
+        check(
+            "horizon",
+            |w| w.rebalance = rules(|r| r.horizon_ms = Some(u64::MAX)),
+            Some("rebalance.horizon_ms"),
+        );
+    }
+
+    #[test]
+    fn what_is_told_reads_back_as_the_same() {
+        let parsed = spec(&job()).unwrap();
+        assert_eq!(parsed.gpu_count, 1, "a stage needs a GPU");
+        assert_eq!(parsed.stages[0].sms, (Sms(0), Sms(0)));
+        assert_eq!(spec(&spec_wire(&parsed)).unwrap(), parsed);
+        let mut frozen = job();
+        frozen.rebalance = rules(|r| {
+            r.frozen = true;
+            r.detector = "cusum".into();
+        });
+        let parsed = spec(&frozen).unwrap();
+        assert!(!parsed.rebalance.enabled);
+        assert_eq!(spec(&spec_wire(&parsed)).unwrap(), parsed);
+    }
+}

@@ -1,0 +1,113 @@
+//! The service of profiles. A profile is its tenant's: another tenant's does not exist.
+use std::sync::Arc;
+
+use evenkeel_core::command::{Caller, Command, Reply};
+use evenkeel_core::curve::{Profile, ProfileKey};
+use evenkeel_proto::v1 as pb;
+use pb::profile_service_server::ProfileService;
+use tonic::{Request, Response, Status};
+
+use super::{Answer, unexpected};
+use crate::api::budget::Kind;
+use crate::api::caller;
+use crate::api::context::Context;
+use crate::api::convert::{self, Bad};
+use crate::api::error;
+
+/// See the module's text.
+pub(super) struct Profiles(pub(super) Arc<Context>);
+
+#[tonic::async_trait]
+impl ProfileService for Profiles {
+    async fn report_trial(
+        &self,
+        request: Request<pb::ReportTrialRequest>,
+    ) -> Answer<pb::ReportTrialResponse> {
+        let peer = caller::of(&request)?;
+        let _place = self.0.place(Kind::Call)?;
+        let wire = request.into_inner();
+        let point = wire.point.as_ref();
+        let point = point.ok_or_else(|| Bad::new("point", "is missing; give the measurement"))?;
+        let command = Command::Trial {
+            key: convert::key(wire.key.as_ref(), &peer.caller.tenant)?,
+            point: Box::new(convert::point(point).map_err(|bad| bad.within("point"))?),
+        };
+        let point_count = self.run(&peer.caller, command).await?;
+        Ok(Response::new(pb::ReportTrialResponse { point_count }))
+    }
+
+    async fn get_profile(
+        &self,
+        request: Request<pb::GetProfileRequest>,
+    ) -> Answer<pb::GetProfileResponse> {
+        let peer = caller::of(&request)?;
+        let _place = self.0.place(Kind::Call)?;
+        let key = convert::key(request.into_inner().key.as_ref(), &peer.caller.tenant)?;
+        let profile = self.find(&peer.caller, key).await?;
+        Ok(Response::new(pb::GetProfileResponse {
+            profile: Some(convert::profile_points(&profile)),
+            curves: convert::curves(&profile),
+        }))
+    }
+
+    async fn list_profiles(
+        &self,
+        request: Request<pb::ListProfilesRequest>,
+    ) -> Answer<pb::ListProfilesResponse> {
+        let peer = caller::of(&request)?;
+        let _place = self.0.place(Kind::Call)?;
+        let who = peer.caller.clone();
+        let profiles = self.0.read(&peer.caller, move |state, _| {
+            let profiles = state.durable.profiles().values();
+            let own = profiles.filter(|p| who.admin || p.key.tenant == who.tenant);
+            own.map(convert::summary).collect()
+        });
+        let profiles = profiles.await?;
+        Ok(Response::new(pb::ListProfilesResponse { profiles }))
+    }
+
+    async fn import_profile(
+        &self,
+        request: Request<pb::ImportProfileRequest>,
+    ) -> Answer<pb::ImportProfileResponse> {
+        let peer = caller::of(&request)?;
+        let _place = self.0.place(Kind::Call)?;
+        let profile = request.into_inner().profile;
+        let profile = convert::profile(profile.as_ref(), &peer.caller.tenant)?;
+        let command = Command::Import {
+            profile: Box::new(profile),
+        };
+        let point_count = self.run(&peer.caller, command).await?;
+        Ok(Response::new(pb::ImportProfileResponse { point_count }))
+    }
+
+    async fn export_profile(
+        &self,
+        request: Request<pb::ExportProfileRequest>,
+    ) -> Answer<pb::ExportProfileResponse> {
+        let peer = caller::of(&request)?;
+        let _place = self.0.place(Kind::Call)?;
+        let key = convert::key(request.into_inner().key.as_ref(), &peer.caller.tenant)?;
+        let profile = self.find(&peer.caller, key).await?;
+        let profile = Some(convert::profile_points(&profile));
+        Ok(Response::new(pb::ExportProfileResponse { profile }))
+    }
+}
+
+impl Profiles {
+    async fn run(&self, caller: &Caller, command: Command) -> Result<u32, Status> {
+        match self.0.handle.run(command).await {
+            Ok(Reply::Points(n)) => Ok(n),
+            Ok(_) => Err(unexpected("a number of points")),
+            Err(failure) => Err(error::status(failure, caller)),
+        }
+    }
+
+    async fn find(&self, caller: &Caller, key: ProfileKey) -> Result<Profile, Status> {
+        let what = format!("a profile of {} on {}", key.stage, key.gpu);
+        let found = self.0.read(caller, move |state, _| {
+            state.durable.profiles().get(&key).cloned()
+        });
+        found.await?.ok_or_else(|| error::not_found(&what))
+    }
+}

@@ -1,0 +1,108 @@
+//! A limit on everything that comes from outside, each with its reason. tonic's and hyper's own defaults are
+//! unlimited in most of these places.
+use std::time::Duration;
+
+/// Bytes of one request message: 1,024 renewals take 16 KiB, a full report of 512 intervals 20 KiB.
+pub const MESSAGE_MAX: usize = 64 << 10;
+/// Bytes of a message that carries profiles: 10,000 points take about 600 KiB.
+pub const PROFILE_MESSAGE_MAX: usize = 2 << 20;
+/// Bytes of one answer: a job of 8 × 1,024 workers with its leases takes some 8 MiB.
+pub const ANSWER_MAX: usize = 32 << 20;
+
+/// Leases in one renewal or session frame: with them a frame is handled in under 0.2 ms.
+pub const RENEWALS_MAX: usize = 1_024;
+/// Leases of one session: beyond it, several sessions share the work.
+pub const SESSION_LEASES_MAX: usize = 16_384;
+/// Reports in one session frame; so many workers report through one process at once at most.
+pub const REPORTS_MAX: usize = 64;
+/// Acknowledgements in one session frame; likewise.
+pub const ACKNOWLEDGEMENTS_MAX: usize = 64;
+/// Busy intervals of one report: workers merge more than that.
+pub const INTERVALS_MAX: usize = 512;
+/// Steps of one report: a worker that finishes more between two frames does not step, it spins.
+pub const STEPS_MAX: usize = 64;
+/// Lanes of a worker on the wire.
+pub const LANES_MAX: u32 = 1_024;
+/// Reports and acknowledgements of one session that may wait for the controller; more are refused.
+pub const SESSION_PENDING_MAX: usize = 256;
+/// Answers of a stream that may wait for its reader. A reader slower than that is behind the times anyway.
+pub const OUTBOUND_MAX: usize = 8;
+/// How long a stream waits for a reader before it is dropped. The leases keep their TTL.
+pub const READER_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a directive is said again until it is acknowledged.
+pub const DIRECTIVE_AGAIN: Duration = Duration::from_secs(3);
+/// Watchers are told at most so often.
+pub const WATCH_EVERY: Duration = Duration::from_millis(100);
+/// What changes without a commit (rates, counters) is looked at so often for watchers.
+pub const WATCH_LOOK: Duration = Duration::from_millis(500);
+
+/// Leases and events on one page.
+pub const PAGE_MAX: u32 = 1_000;
+/// Leases that one look at the state copies: the controller is held for well under a millisecond.
+pub const LOOK_COPIES: usize = 128;
+/// Leases that one look at the state passes over.
+pub const LOOK_SCANS: usize = 10_000;
+/// Events that are searched for jobs that have ended: ten pages.
+pub const ENDED_SEARCH_PAGES: u32 = 10;
+/// Bytes of a reason in words: it is kept in the audit trail.
+pub const REASON_MAX: usize = 500;
+/// Batch sizes of one stage: the allocator looks at each.
+pub const BATCHES_MAX: usize = 64;
+/// GPUs that a job names.
+pub const JOB_GPUS_MAX: usize = 16;
+/// Profiles that a what-if brings along: one for each stage.
+pub const PLAN_PROFILES_MAX: usize = 8;
+/// Cores of an imagined pool; larger than any server.
+pub const PLAN_CORES_MAX: u32 = 4_096;
+/// SMs of an imagined GPU; larger than any.
+pub const PLAN_SMS_MAX: u32 = 1_024;
+
+/// Open gRPC connections: each costs a descriptor and some 100 KiB under load.
+pub const CONNECTIONS_MAX: usize = 4_096;
+/// Of one user (or, over TCP, of all): one of them cannot shut the others out.
+pub const CONNECTIONS_PER_USER_MAX: usize = 1_024;
+/// Open REST connections: people and a scraper.
+pub const REST_CONNECTIONS_MAX: usize = 128;
+/// Streams of one HTTP/2 connection: a process that needs more opens another.
+pub const STREAMS_PER_CONNECTION: u32 = 256;
+/// Streams that a client opened and reset before we looked at them ("rapid reset").
+pub const RESETS_PENDING_MAX: usize = 20;
+/// Streams that we reset because of what a client sent, before the connection is closed.
+pub const RESETS_LOCAL_MAX: usize = 128;
+/// Bytes of a request's headers.
+pub const HEADERS_MAX: u32 = 16 << 10;
+/// Flow-control window of a stream: one message of the largest size.
+pub const STREAM_WINDOW: u32 = MESSAGE_MAX as u32;
+/// Flow-control window of a connection.
+pub const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
+/// Bytes that wait in one stream for its reader.
+pub const SEND_BUFFER: usize = 64 << 10;
+/// Calls that wait for an answer, renewals and releases apart. Beyond it, callers are told to come back.
+pub const CALLS_MAX: usize = 2_048;
+/// Renewals, releases and the like that wait for an answer: a flood of other calls cannot use these up.
+pub const URGENT_CALLS_MAX: usize = 2_048;
+/// Callers that wait in the queue for a lease.
+pub const WAITS_MAX: usize = 4_096;
+/// Sessions and watchers.
+pub const STREAMS_MAX: usize = 8_192;
+/// When a caller that found the daemon full should come back.
+pub const COME_BACK: Duration = Duration::from_millis(100);
+
+/// A new connection has to say something within this time.
+pub const FIRST_BYTE: Duration = Duration::from_secs(10);
+/// A REST request's headers have to arrive within this time; an idle connection is closed after it.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A REST request is answered within this time.
+pub const REST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A silent peer is asked whether it is there after this time.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+/// And given up after this one.
+pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection is renewed after about this time, so that rights and descriptors do not live for ever.
+pub const CONNECTION_AGE: Duration = Duration::from_secs(1_800);
+/// What it has under way may go on for so long then.
+pub const AGE_GRACE: Duration = Duration::from_secs(60);
+/// What is under way when the daemon stops may go on for so long.
+pub const STOP_GRACE: Duration = Duration::from_secs(4);
+/// After this time the servers are gone, whatever hangs. The daemon as a whole stops within 10 s.
+pub const STOP_DEADLINE: Duration = Duration::from_secs(6);

@@ -1,0 +1,298 @@
+//! The listeners: own accept loops, because tonic's and axum's defaults are unlimited and wait for ever at the end.
+//!
+//! Stopping revokes nothing: health says NOT_SERVING, nothing new is accepted, streams are told to come back, and
+//! what is under way has a few seconds. After [`STOP_DEADLINE`] the servers are gone, whatever hangs.
+mod connection;
+mod health;
+mod seats;
+mod socket;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::id::Name;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::caller::Peer;
+use super::config::Config;
+use super::context::Context;
+use super::grpc;
+use super::limits::{
+    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, REST_CONNECTIONS_MAX, STOP_DEADLINE,
+};
+use super::rest;
+use crate::handle::{Failure, Handle};
+use connection::{Dispatch, serve_grpc, serve_rest};
+use seats::{Seat, Seats, Who};
+
+/// Between two tries when the kernel has no descriptor for a connection.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Why the API does not listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Another daemon listens there.
+    #[error("another process listens at {}; stop it, or set another listen.socket", .0.display())]
+    Taken(PathBuf),
+    /// The socket's path.
+    #[error("cannot {what} {}", .path.display())]
+    Socket {
+        /// What was tried.
+        what: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// A TCP address.
+    #[error("cannot listen on {address}; is another program there? Set another {key}")]
+    Address {
+        /// Which key.
+        key: &'static str,
+        /// Which address.
+        address: SocketAddr,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// REST shows everything, so it stays on this machine.
+    #[error("listen.rest is {0}, which others could reach; use an address of 127.0.0.0/8 or ::1")]
+    NotLoopback(SocketAddr),
+    /// The descriptors in this binary are broken.
+    #[error("the service descriptors cannot be read; this is a bug of the daemon")]
+    Reflection(#[source] tonic_reflection::server::Error),
+    /// The controller is gone.
+    #[error("the controller does not answer")]
+    Controller(#[source] Failure),
+}
+
+/// The API, not yet started.
+pub struct Api {
+    /// Where and for whom.
+    pub config: Config,
+    /// The door to the controller.
+    pub handle: Handle,
+}
+
+/// The API, running.
+#[derive(Debug)]
+pub struct Running {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Where it listens for plain TCP.
+    pub tcp: Option<SocketAddr>,
+    /// Where it listens for REST.
+    pub rest: Option<SocketAddr>,
+    whole: JoinHandle<()>,
+}
+
+impl Running {
+    /// Waits until it has stopped; it does so soon after its token is cancelled.
+    pub async fn stopped(self) {
+        if let Err(error) = self.whole.await {
+            tracing::error!(%error, "the API ended by a panic");
+        }
+    }
+}
+
+/// The listening sockets.
+struct Doors {
+    unix: UnixListener,
+    tcp: Option<(TcpListener, Name)>,
+    rest: Option<TcpListener>,
+}
+
+impl Api {
+    /// Binds every listener, then serves until `stop`.
+    ///
+    /// # Errors
+    /// When one of the listeners cannot be bound; then nothing is served.
+    pub async fn spawn(self, stop: CancellationToken) -> Result<Running, ServeError> {
+        let Self { config, handle } = self;
+        let doors = bind(&config).await?;
+        let local = |listener: &TcpListener| listener.local_addr().ok();
+        let tcp = doors.tcp.as_ref().and_then(|(l, _)| local(l));
+        let rest = doors.rest.as_ref().and_then(local);
+        let socket = config.socket.clone();
+        let ctx = Context::new(handle, config, stop.clone()).await;
+        let ctx = Arc::new(ctx.map_err(ServeError::Controller)?);
+        let (routes, reporter) = grpc::routes(&ctx)?;
+        let health = tokio::spawn(health::follow(ctx.clone(), reporter));
+        let server = Arc::new(Server {
+            dispatch: Dispatch::new(grpc::leases(&ctx), routes),
+            seats: Seats::new(CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX),
+            ctx,
+        });
+        let whole = tokio::spawn(serve(server, doors, socket.clone(), health));
+        Ok(Running {
+            socket,
+            tcp,
+            rest,
+            whole,
+        })
+    }
+}
+
+async fn bind(config: &Config) -> Result<Doors, ServeError> {
+    let listen = async |key, address: SocketAddr| {
+        TcpListener::bind(address)
+            .await
+            .map_err(|source| ServeError::Address {
+                key,
+                address,
+                source,
+            })
+    };
+    let tcp = match &config.tcp {
+        None => None,
+        Some((address, tenant)) => Some((listen("listen.tcp", *address).await?, tenant.clone())),
+    };
+    let rest = match config.rest {
+        None => None,
+        Some(address) if !address.ip().is_loopback() => {
+            return Err(ServeError::NotLoopback(address));
+        }
+        Some(address) => Some(listen("listen.rest", address).await?),
+    };
+    // Last: once its path is there, clients come.
+    let unix = socket::bind(&config.socket, config.socket_mode).await?;
+    Ok(Doors { unix, tcp, rest })
+}
+
+/// What every accept loop shares.
+struct Server {
+    ctx: Arc<Context>,
+    dispatch: Dispatch,
+    seats: Seats,
+}
+
+async fn serve(server: Arc<Server>, doors: Doors, socket: PathBuf, health: JoinHandle<()>) {
+    let mut loops = tokio::task::JoinSet::new();
+    loops.spawn(unix_loop(server.clone(), doors.unix));
+    if let Some((listener, tenant)) = doors.tcp {
+        loops.spawn(tcp_loop(server.clone(), listener, tenant));
+    }
+    if let Some(listener) = doors.rest {
+        loops.spawn(rest_loop(server.clone(), listener));
+    }
+    // Each ends when the daemon stops.
+    while loops.join_next().await.is_some() {}
+    socket::remove(&socket);
+    let tasks = &server.ctx.tasks;
+    tasks.close();
+    if tokio::time::timeout(STOP_DEADLINE, tasks.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            left = tasks.len(),
+            "connections were cut off at the end; leases are not affected"
+        );
+    }
+    health.abort();
+}
+
+/// The next connection; none: the daemon stops.
+async fn next<T, A>(stop: &CancellationToken, accept: impl Fn() -> A) -> Option<T>
+where
+    A: Future<Output = std::io::Result<T>>,
+{
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            accepted = accept() => match accepted {
+                Ok(stream) => return Some(stream),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            },
+        }
+    }
+}
+
+async fn unix_loop(server: Arc<Server>, listener: UnixListener) {
+    let stop = server.ctx.stop.clone();
+    while let Some((stream, _)) = next(&stop, || listener.accept()).await {
+        server.unix(stream);
+    }
+}
+
+async fn tcp_loop(server: Arc<Server>, listener: TcpListener, tenant: Name) {
+    let stop = server.ctx.stop.clone();
+    while let Some((stream, _)) = next(&stop, || listener.accept()).await {
+        server.tcp(stream, tenant.clone());
+    }
+}
+
+async fn rest_loop(server: Arc<Server>, listener: TcpListener) {
+    let ctx = server.ctx.clone();
+    let seats = Seats::new(REST_CONNECTIONS_MAX, REST_CONNECTIONS_MAX);
+    let router = rest::router(&ctx);
+    while let Some((stream, _)) = next(&ctx.stop, || listener.accept()).await {
+        let Some(seat) = seats.take(Who::Anybody) else {
+            refused_connection("rest");
+            continue;
+        };
+        let _ = stream.set_nodelay(true); // a hint
+        let (router, stop) = (router.clone(), ctx.stop.clone());
+        ctx.tasks.spawn(async move {
+            let _seat = seat;
+            serve_rest(stream, router, stop).await;
+        });
+    }
+}
+
+fn refused_connection(listener: &'static str) {
+    metrics::counter!("evenkeel_connections_refused_total", "listener" => listener).increment(1);
+}
+
+impl Server {
+    fn unix(self: &Arc<Self>, stream: UnixStream) {
+        let Ok(cred) = stream.peer_cred() else {
+            return; // gone already
+        };
+        let Some(seat) = self.seats.take(Who::User(cred.uid())) else {
+            return refused_connection("unix");
+        };
+        let closing = self.ctx.stop.child_token();
+        let peer = Peer::local(&self.ctx.config.tenants, cred, closing);
+        let server = self.clone();
+        self.ctx.tasks.spawn(async move {
+            if first_byte(stream.readable()).await {
+                server.grpc(stream, peer, seat).await;
+            }
+        });
+    }
+
+    fn tcp(self: &Arc<Self>, stream: TcpStream, tenant: Name) {
+        let Some(seat) = self.seats.take(Who::Anybody) else {
+            return refused_connection("tcp");
+        };
+        let _ = stream.set_nodelay(true); // a hint
+        let peer = Peer::remote(tenant, self.ctx.stop.child_token());
+        let server = self.clone();
+        self.ctx.tasks.spawn(async move {
+            if first_byte(stream.readable()).await {
+                server.grpc(stream, peer, seat).await;
+            }
+        });
+    }
+
+    async fn grpc<I>(&self, stream: I, peer: Peer, _seat: Seat)
+    where
+        I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    {
+        let dispatch = self.dispatch.with(Arc::new(peer));
+        serve_grpc(stream, dispatch, &self.ctx.stop).await;
+    }
+}
+
+/// Whether a new connection says something in time.
+async fn first_byte(readable: impl Future<Output = std::io::Result<()>>) -> bool {
+    let said = tokio::time::timeout(super::limits::FIRST_BYTE, readable).await;
+    matches!(said, Ok(Ok(())))
+}

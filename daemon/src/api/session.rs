@@ -1,0 +1,313 @@
+//! The stream of a process: one frame renews many leases; reports and acknowledgements go up, directives come down.
+//!
+//! Renewals are answered at once, from one atomic word each; they wait for nothing but, rarely, the verdict on an
+//! expiry that is being decided. Reports and acknowledgements run beside them, in the order in which they came.
+//! Directives are level-triggered: told when the controller says that something changed, when a lease is seen for
+//! the first time, and again every few seconds until they are acknowledged. A reader that does not keep up is
+//! dropped; its leases keep their TTL.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use evenkeel_core::command::Command;
+use evenkeel_core::converge::{self, Order};
+use evenkeel_core::id::{Fence, LeaseId};
+use evenkeel_core::step::State;
+use evenkeel_core::unit::Time;
+use evenkeel_proto::v1 as pb;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::MissedTickBehavior;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::budget::Place;
+use super::caller::Peer;
+use super::context::Context;
+use super::convert::{self, Around, Bad, Daemon};
+use super::error;
+use super::grpc::{check_renewals, renew};
+use super::limits::{
+    ACKNOWLEDGEMENTS_MAX, DIRECTIVE_AGAIN, OUTBOUND_MAX, READER_PATIENCE, REPORTS_MAX,
+    SESSION_LEASES_MAX, SESSION_PENDING_MAX,
+};
+
+type Down = Result<pb::SessionResponse, Status>;
+
+/// Starts a session.
+pub(super) fn open(
+    ctx: Arc<Context>,
+    peer: Arc<Peer>,
+    up: Streaming<pb::SessionRequest>,
+    place: Place,
+) -> ReceiverStream<Down> {
+    let (down, stream) = mpsc::channel(OUTBOUND_MAX);
+    let session = Session {
+        ctx: ctx.clone(),
+        peer,
+        down,
+        wake: Arc::new(Notify::new()),
+        leases: BTreeMap::new(),
+        last: Vec::new(),
+        under_way: FuturesUnordered::new(),
+        renewals: metrics::counter!("evenkeel_renewals_total"),
+    };
+    ctx.tasks.spawn(async move {
+        let _place = place;
+        session.run(up).await;
+    });
+    ReceiverStream::new(stream)
+}
+
+/// Why a session ends.
+enum End {
+    /// The reader is gone or does not keep up.
+    Reader,
+    /// The client has to be told why.
+    Tell(Status),
+}
+
+impl From<Status> for End {
+    fn from(status: Status) -> Self {
+        Self::Tell(status)
+    }
+}
+
+struct Session {
+    ctx: Arc<Context>,
+    peer: Arc<Peer>,
+    down: mpsc::Sender<Down>,
+    /// The controller rings here when there may be a directive for one of the leases.
+    wake: Arc<Notify>,
+    /// What this session renews, and the fences it does so with.
+    leases: BTreeMap<LeaseId, Fence>,
+    /// The last frame's renewals: most frames are like the one before.
+    last: Vec<pb::LeaseRef>,
+    /// Reports and acknowledgements that the controller has not answered; each says why it was refused, if it was.
+    under_way: FuturesUnordered<BoxFuture<'static, Option<String>>>,
+    renewals: metrics::Counter,
+}
+
+impl Session {
+    async fn run(mut self, mut up: Streaming<pb::SessionRequest>) {
+        let end = self.serve(&mut up).await;
+        if let Err(End::Tell(status)) = end {
+            // If the reader is that slow, it sees the stream end without a word.
+            drop(self.down.try_send(Err(status)));
+        }
+    }
+
+    async fn serve(&mut self, up: &mut Streaming<pb::SessionRequest>) -> Result<(), End> {
+        let closing = self.peer.closing.clone();
+        let closing = closing.cancelled();
+        tokio::pin!(closing);
+        let mut again = tokio::time::interval(DIRECTIVE_AGAIN);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let wake = self.wake.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut closing => return Err(error::reconnect().into()),
+                Some(refused) = self.under_way.next(), if !self.under_way.is_empty() => {
+                    self.refused(refused.into_iter().collect()).await?;
+                }
+                () = wake.notified() => self.direct().await?,
+                _ = again.tick() => self.direct().await?,
+                frame = up.message() => match frame {
+                    Ok(Some(frame)) => self.frame(frame).await?,
+                    // The client has said all it will: what is under way still gets its answer.
+                    Ok(None) => return self.finish().await,
+                    Err(_) => return Ok(()),
+                },
+            }
+        }
+    }
+
+    async fn finish(&mut self) -> Result<(), End> {
+        while let Some(refused) = self.under_way.next().await {
+            self.refused(refused.into_iter().collect()).await?;
+        }
+        Ok(())
+    }
+
+    async fn frame(&mut self, frame: pb::SessionRequest) -> Result<(), End> {
+        check_renewals(frame.renew.len())?;
+        let empty = frame.reports.is_empty() && frame.acknowledgements.is_empty();
+        if !frame.renew.is_empty() || empty {
+            let renewals = renew(&self.ctx, &self.peer.caller, &frame.renew).await;
+            self.renewals.increment(renewals.len() as u64);
+            let fresh = frame.renew != self.last && self.meet(&frame.renew, &renewals)?;
+            // A frame that did not go through in full is looked at again when it comes again.
+            self.last = if self.part(&renewals) {
+                Vec::new()
+            } else {
+                frame.renew
+            };
+            let answer = pb::SessionResponse {
+                renewals,
+                ..Default::default()
+            };
+            self.tell(answer).await?;
+            if fresh {
+                self.direct().await?;
+            }
+        }
+        if !empty {
+            let refused = self.take_in(&frame.reports, &frame.acknowledgements);
+            self.refused(refused).await?;
+        }
+        Ok(())
+    }
+
+    /// Leases that are seen for the first time (with this fence) ring for this session from now on.
+    fn meet(&mut self, refs: &[pb::LeaseRef], results: &[pb::RenewResult]) -> Result<bool, Status> {
+        let caller = &self.peer.caller;
+        let mut fresh = false;
+        for (w, result) in refs.iter().zip(results) {
+            let (id, fence) = (LeaseId(w.lease_id), Fence(w.fence));
+            let good = result.status == pb::RenewStatus::Renewed as i32;
+            if good && self.leases.insert(id, fence) != Some(fence) {
+                self.ctx
+                    .handle
+                    .listen(&caller.tenant, caller.admin, id, &self.wake);
+                fresh = true;
+            }
+        }
+        if self.leases.len() > SESSION_LEASES_MAX {
+            let why =
+                format!("this session has more than {SESSION_LEASES_MAX} leases; open another one");
+            return Err(error::invalid("renew", &why));
+        }
+        Ok(fresh)
+    }
+
+    /// Leases that are over, or another's by now, are no longer this session's. Says whether there were any.
+    fn part(&mut self, results: &[pb::RenewResult]) -> bool {
+        let mut any = false;
+        for result in results
+            .iter()
+            .filter(|r| r.status != pb::RenewStatus::Renewed as i32)
+        {
+            self.leases.remove(&LeaseId(result.lease_id));
+            any = true;
+        }
+        any
+    }
+
+    /// Enqueues reports and acknowledgements; says which were refused at once.
+    fn take_in(&mut self, reports: &[pb::WorkReport], acks: &[pb::Acknowledge]) -> Vec<String> {
+        let mut refused = Vec::new();
+        if reports.len() > REPORTS_MAX || acks.len() > ACKNOWLEDGEMENTS_MAX {
+            refused.push(format!(
+                "reports: a frame has at most {REPORTS_MAX} reports and {ACKNOWLEDGEMENTS_MAX} acknowledgements; all of \
+                 this frame's were dropped"
+            ));
+            return refused;
+        }
+        let caller = self.peer.caller.clone();
+        for (i, w) in acks.iter().enumerate() {
+            let parsed = convert::acknowledge(w, &caller);
+            refused.extend(self.enqueue(format!("acknowledgements[{i}]"), parsed).err());
+        }
+        for (i, w) in reports.iter().enumerate() {
+            let parsed = convert::report(w, &caller);
+            refused.extend(self.enqueue(format!("reports[{i}]"), parsed).err());
+        }
+        refused
+    }
+
+    fn enqueue(&self, what: String, parsed: Result<Command, Bad>) -> Result<(), String> {
+        let command = parsed.map_err(|bad| format!("{what}: {bad}"))?;
+        if self.under_way.len() >= SESSION_PENDING_MAX {
+            return Err(format!(
+                "{what}: too much of this session waits already; report less often"
+            ));
+        }
+        let (handle, caller) = (self.ctx.handle.clone(), self.peer.caller.clone());
+        self.under_way.push(Box::pin(async move {
+            let failure = handle.run(command).await.err()?;
+            // As any caller would be told: another tenant's holders are not named.
+            let status = error::status(failure, &caller);
+            Some(format!("{what}: {}", status.message()))
+        }));
+        Ok(())
+    }
+
+    async fn refused(&mut self, refused: Vec<String>) -> Result<(), End> {
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let answer = pb::SessionResponse {
+            refused,
+            ..Default::default()
+        };
+        self.tell(answer).await
+    }
+
+    /// Tells what the holders have to be told now.
+    async fn direct(&mut self) -> Result<(), End> {
+        if self.leases.is_empty() {
+            return Ok(());
+        }
+        let leases: Vec<_> = self
+            .leases
+            .iter()
+            .map(|(id, fence)| (*id, *fence))
+            .collect();
+        let ctx = self.ctx.clone();
+        // If the controller has no time to be looked at now, the next round comes soon.
+        let looked = self
+            .ctx
+            .handle
+            .read(move |state, now| directives(&ctx, state, now, &leases));
+        match looked.await {
+            Ok(directives) if !directives.is_empty() => {
+                let answer = pb::SessionResponse {
+                    directives,
+                    ..Default::default()
+                };
+                self.tell(answer).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn tell(&mut self, answer: pb::SessionResponse) -> Result<(), End> {
+        match self.down.try_send(Ok(answer)) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Closed(_)) => Err(End::Reader),
+            Err(TrySendError::Full(answer)) => {
+                let told = tokio::time::timeout(READER_PATIENCE, self.down.send(answer)).await;
+                if matches!(told, Ok(Ok(()))) {
+                    return Ok(());
+                }
+                tracing::debug!(tenant = %self.peer.caller.tenant, "a session's reader does not keep up");
+                Err(End::Reader)
+            }
+        }
+    }
+}
+
+/// What has to be told about these leases now. They were seen to be the session's, with these fences.
+fn directives(
+    ctx: &Context,
+    state: &State,
+    now: Time,
+    leases: &[(LeaseId, Fence)],
+) -> Vec<pb::Directive> {
+    let (d, v) = (&state.durable, &state.volatile);
+    let around = Around::new(d.node(), &ctx.config.gpu_sockets);
+    let daemon = Daemon {
+        socket: &ctx.config.socket,
+    };
+    let told = |(id, fence): &(LeaseId, Fence)| {
+        let lease = d.leases().get(id)?;
+        let directive = converge::directive(d, v, now, lease)?;
+        // In quarantine the fence has risen already; its last holder is the one to be told.
+        let mine = lease.fence == *fence || directive.order == Order::Release;
+        mine.then(|| convert::directive(directive, lease, *fence, &around, &daemon))
+    };
+    leases.iter().filter_map(told).collect()
+}
