@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use evenkeel_core::command::Command;
+use evenkeeld::api::{self, Api};
 use evenkeeld::backend::{Backend, cpu, cpu::CpuBackend, emulated::EmulatedBackend};
 use evenkeeld::clock::Clock;
 use evenkeeld::config::Config;
@@ -25,7 +26,7 @@ use evenkeeld::handle::Handle;
 use evenkeeld::ledger::{self, History};
 use evenkeeld::{logging, reconcile};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// After this the process ends, whatever still runs: leases are in the ledger, and enforcement stands by itself.
@@ -126,6 +127,63 @@ fn start(config: Config) -> anyhow::Result<()> {
 }
 
 async fn run(config: Config, clock: &Clock, found: Found) -> anyhow::Result<()> {
+    let poke = Arc::new(Notify::new());
+    let (controller, handle, targets) = open(&config, clock, poke.clone()).await?;
+    // Two steps: first nobody asks any more, then what was asked is done.
+    let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+    let mut owner = tokio::spawn(controller.run(stop.clone()));
+    // What is installed is known before anybody can ask for it.
+    let installed = Command::Discovered {
+        node: found.node.clone().into(),
+        unavailable: found.unavailable.clone().into(),
+    };
+    handle.run_patiently(installed).await?;
+    let (commands, observed) = mpsc::channel(OBSERVATIONS_MAX);
+    let troubles = reconcile::Troubles::default();
+    let reconciler = reconcile::spawn(
+        reconcile::Service {
+            targets,
+            poke,
+            commands,
+            troubles: troubles.clone(),
+            period: Duration::from_millis(config.leases.reconcile_ms),
+            stop: stop.clone(),
+        },
+        (found.node.clone(), found.unavailable.clone()),
+        backends(&config, &found),
+    );
+    let forwarder = tokio::spawn(forward(handle.clone(), observed));
+    let config = api_config(&config, found, troubles);
+    let api = Api { config, handle }.spawn(closing.clone()).await?;
+    tracing::info!(socket = %api.socket.display(), tcp = ?api.tcp, rest = ?api.rest, "ready");
+
+    let ended = tokio::select! {
+        ended = &mut owner => Some(ended),
+        () = asked_to_stop() => None,
+    };
+    // Nothing is revoked: leases outlive the daemon, and so do their limits.
+    closing.cancel();
+    let rest = async {
+        api.stopped().await;
+        stop.cancel();
+        let ended = match ended {
+            Some(ended) => ended,
+            None => owner.await,
+        };
+        let _ = tokio::join!(reconciler, forwarder);
+        ended
+    };
+    let ended = tokio::time::timeout(STOP_WITHIN, rest)
+        .await
+        .with_context(|| {
+            format!("could not stop within {STOP_WITHIN:?}; what was acknowledged is in the ledger")
+        })?;
+    Ok(ended.context("the controller panicked")??)
+}
+
+type Started = (Controller, Handle, watch::Receiver<Arc<reconcile::Targets>>);
+
+async fn open(config: &Config, clock: &Clock, poke: Arc<Notify>) -> anyhow::Result<Started> {
     let settings = ledger::Config {
         ballast_bytes: config.ledger.ballast_mib << 20,
         ..ledger::Config::new(&config.ledger.path)
@@ -135,62 +193,21 @@ async fn run(config: Config, clock: &Clock, found: Found) -> anyhow::Result<()> 
     for warning in &opened.loaded.warnings {
         tracing::warn!(warning, "the ledger");
     }
-    let poke = Arc::new(Notify::new());
-    let (controller, handle, targets) = Controller::start(
-        controller::Config {
-            settings: config.settings(),
-            boot_id: clock.boot_id().to_owned(),
-            keep_events: Duration::from_secs(u64::from(config.ledger.audit_days) * 86_400),
-        },
-        opened.ledger,
-        opened.loaded,
-        history,
-        poke.clone(),
-    )
-    .await?;
-    let stop = CancellationToken::new();
-    let mut owner = tokio::spawn(controller.run(stop.clone()));
-    // What is installed is known before anybody can ask for it.
-    let installed = Command::Discovered {
-        node: found.node.clone().into(),
-        unavailable: found.unavailable.clone().into(),
+    let rules = controller::Config {
+        settings: config.settings(),
+        boot_id: clock.boot_id().to_owned(),
+        keep_events: Duration::from_secs(u64::from(config.ledger.audit_days) * 86_400),
     };
-    handle.run_patiently(installed).await?;
-    let (commands, observed) = mpsc::channel(OBSERVATIONS_MAX);
-    let reconciler = reconcile::spawn(
-        reconcile::Service {
-            targets,
-            poke,
-            commands,
-            period: Duration::from_millis(config.leases.reconcile_ms),
-            stop: stop.clone(),
-        },
-        (found.node.clone(), found.unavailable.clone()),
-        backends(&config, &found),
-    );
-    let forwarder = tokio::spawn(forward(handle.clone(), observed));
+    let (ledger, loaded) = (opened.ledger, opened.loaded);
+    Ok(Controller::start(rules, ledger, loaded, history, poke).await?)
+}
 
-    let ended = tokio::select! {
-        ended = &mut owner => Some(ended),
-        () = asked_to_stop() => None,
-    };
-    stop.cancel();
-    // Nothing is revoked: leases outlive the daemon, and so do their limits.
-    let rest = async {
-        let ended = match ended {
-            Some(ended) => ended,
-            None => owner.await,
-        };
-        let _ = tokio::join!(reconciler, forwarder);
-        ended
-    };
-    match tokio::time::timeout(STOP_WITHIN, rest).await {
-        Ok(ended) => ended
-            .context("the controller panicked")?
-            .context("the controller ended"),
-        Err(_) => anyhow::bail!(
-            "could not stop within {STOP_WITHIN:?}; what was acknowledged is in the ledger"
-        ),
+fn api_config(config: &Config, found: Found, troubles: reconcile::Troubles) -> api::Config {
+    let sockets = found.emulated.into_iter().map(|g| (g.id, g.socket));
+    let notes = found.notes;
+    api::Config {
+        troubles: Arc::new(move || notes.iter().cloned().chain(troubles.list()).collect()),
+        ..api::Config::new(config, sockets.collect())
     }
 }
 

@@ -26,6 +26,7 @@ pub struct Looker {
     told: BTreeMap<LeaseId, (Time, Observation)>,
     told_hardware: Option<(Node, Unavailable)>,
     logged: BTreeMap<String, Time>,
+    troubles: Vec<String>,
 }
 
 impl std::fmt::Debug for Looker {
@@ -48,12 +49,19 @@ impl Looker {
             lost,
             told: BTreeMap::new(),
             logged: BTreeMap::new(),
+            troubles: Vec::new(),
         }
+    }
+
+    /// What was wrong in the last look, for a person.
+    pub fn troubles(&self) -> &[String] {
+        &self.troubles
     }
 
     /// Looks once and converges. `asked`: everything is told, even what has not changed.
     pub fn look(&mut self, targets: &Targets, asked: bool) -> Vec<Command> {
         let started = std::time::Instant::now();
+        self.troubles.clear();
         let mut view = self.observe(targets);
         let wanted = group::joined(&targets.targets);
         let steps = converge::steps(&targets.node, &wanted, &trees(&view));
@@ -64,6 +72,12 @@ impl Looker {
         if acted {
             // Only what is read back counts.
             view = self.observe(targets);
+        }
+        for trouble in view.gpus.values().filter_map(|gpu| gpu.trouble.clone()) {
+            self.trouble("gpu", trouble);
+        }
+        if !view.offline.is_empty() {
+            self.trouble("cpu", format!("cores {} are offline", view.offline));
         }
         let mut commands = self.hardware(&view);
         self.tell(targets, &view, asked, &mut commands);
@@ -76,7 +90,7 @@ impl Looker {
         let mut backends = std::mem::take(&mut self.backends);
         for backend in &mut backends {
             if let Err(error) = backend.observe(targets, &mut view) {
-                self.log(backend.name(), &error.to_string());
+                self.trouble(backend.name(), error.to_string());
             }
         }
         self.backends = backends;
@@ -100,21 +114,21 @@ impl Looker {
         for (backend, failure) in failures {
             metrics::counter!("evenkeel_reconcile_failures_total", "backend" => backend)
                 .increment(1);
-            self.log(backend, &failure);
+            self.trouble(backend, failure);
         }
         done
     }
 
-    /// A failure that lasts would fill the log.
-    fn log(&mut self, backend: &'static str, failure: &str) {
+    /// Something is wrong. What lasts would fill the log.
+    fn trouble(&mut self, source: &'static str, what: String) {
         let now = clock::now();
         self.logged.retain(|_, at| at.after(LOG_AGAIN) > now);
-        if self.logged.insert(failure.to_owned(), now).is_none() {
-            tracing::warn!(
-                backend,
-                failure,
-                "the reconciler tries again with its next look"
-            );
+        if !self.logged.contains_key(&what) {
+            self.logged.insert(what.clone(), now);
+            tracing::warn!(source, what, "wrong on this machine; it is looked at again");
+        }
+        if !self.troubles.contains(&what) {
+            self.troubles.push(what);
         }
     }
 

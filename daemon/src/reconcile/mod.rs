@@ -9,7 +9,7 @@ mod look;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_core::command::Command;
@@ -38,6 +38,24 @@ pub struct Targets {
     pub at: Time,
 }
 
+/// What is wrong just now, for a person: lost GPUs, neighbours, limits that could not be set. Replaced by each look.
+#[derive(Clone, Debug, Default)]
+pub struct Troubles(Arc<Mutex<Vec<String>>>);
+
+impl Troubles {
+    /// Those of the last look.
+    pub fn list(&self) -> Vec<String> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set(&self, troubles: Vec<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = troubles;
+    }
+}
+
 /// What the reconciler needs from the rest of the daemon.
 #[derive(Debug)]
 pub struct Service {
@@ -48,6 +66,8 @@ pub struct Service {
     pub poke: Arc<Notify>,
     /// Takes [`Command::Observe`] for each tree, and [`Command::Discovered`] when the hardware changes.
     pub commands: mpsc::Sender<Command>,
+    /// Where to say what is wrong.
+    pub troubles: Troubles,
     /// Time between looks that nobody asked for.
     pub period: Duration,
     /// Ends the reconciler after the look that runs.
@@ -87,6 +107,7 @@ async fn run(mut service: Service, mut looker: Looker) {
         let commands = match look.await {
             Ok((back, commands)) => {
                 looker = back;
+                service.troubles.set(looker.troubles().to_vec());
                 commands
             }
             Err(error) => {

@@ -6,8 +6,6 @@
 
 mod link;
 mod start;
-#[cfg(test)]
-mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

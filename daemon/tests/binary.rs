@@ -1,0 +1,136 @@
+//! The program `evenkeeld` itself: its command line, its exit codes, how it starts, refuses and stops. What it serves
+//! is tested elsewhere.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "tests, and helpers that only tests call"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn evenkeeld(config: &str, dir: &Path) -> Command {
+    let path = dir.join("evenkeeld.toml");
+    std::fs::write(&path, config).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeeld"));
+    command.arg("--config").arg(path);
+    command
+}
+
+/// Says what it does, holds nothing of the machine, listens in `dir` only.
+fn synthetic(dir: &Path) -> String {
+    format!(
+        "node.pool = \"synthetic\"\nledger = {{ path = '{0}/ledger.db', ballast_mib = 1 }}\n\
+         listen = {{ socket = '{0}/evenkeeld.sock', rest = '' }}\nlog.format = \"json\"\n",
+        dir.display()
+    )
+}
+
+fn text(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+/// Reads the log until a line has `what`; everything after it goes on being read.
+fn wait_for(daemon: &mut Child, what: &str) {
+    let mut log = BufReader::new(daemon.stderr.take().unwrap());
+    let mut all = String::new();
+    let mut line = String::new();
+    while log.read_line(&mut line).unwrap() > 0 {
+        if line.contains(what) {
+            std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+            return;
+        }
+        all += &std::mem::take(&mut line);
+    }
+    let _ = daemon.wait();
+    panic!("the daemon ended before it said {what}:\n{all}");
+}
+
+#[test]
+fn a_wrong_configuration_is_exit_code_2_with_every_problem_and_starts_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let wrong = "[leases]\nttl = 5\n[nod]\n";
+    for only in [Some("--check-config"), None] {
+        let mut command = evenkeeld(wrong, dir.path());
+        let (code, _, err) = text(&command.args(only).output().unwrap());
+        assert_eq!(code, Some(2), "{err}");
+        assert!(err.contains("evenkeeld.toml:2:1"), "{err}");
+        assert!(err.contains("did you mean `leases.ttl_ms`?"), "{err}");
+        assert!(err.contains("did you mean `node`?"), "{err}");
+    }
+    let variable = evenkeeld("", dir.path())
+        .arg("--check-config")
+        .env("EVENKEEL__LEASES__TTL_MS", "1")
+        .output()
+        .unwrap();
+    let (code, _, err) = text(&variable);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("leases.ttl_ms: 1 is out of range"), "{err}");
+    let missing = Command::new(env!("CARGO_BIN_EXE_evenkeeld"))
+        .args(["--check-config", "--config", "/nowhere/at/all.toml"])
+        .output()
+        .unwrap();
+    let (code, _, err) = text(&missing);
+    assert_eq!(code, Some(2));
+    assert!(
+        err.contains("cannot read") && err.contains("No such file"),
+        "{err}"
+    );
+}
+
+#[test]
+fn what_is_printed_can_be_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = synthetic(dir.path());
+    let mut command = evenkeeld(&config, dir.path());
+    let (code, printed, err) = text(&command.arg("--print-config").output().unwrap());
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let mut command = evenkeeld(&printed, dir.path());
+    let (_, again, _) = text(&command.arg("--print-config").output().unwrap());
+    assert_eq!(printed, again);
+    let mut command = evenkeeld(&config, dir.path());
+    let (code, node, _) = text(&command.arg("--print-node").output().unwrap());
+    assert_eq!(code, Some(0));
+    let node: serde_json::Value = serde_json::from_str(&node).unwrap();
+    assert_eq!(node["node"]["kind"], "synthetic");
+    assert_eq!(node["node"]["gpus"].as_array().unwrap().len(), 8);
+}
+
+#[test]
+fn it_starts_is_alone_on_its_ledger_and_stops_when_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = synthetic(dir.path());
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut daemon = evenkeeld(&config, dir.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(&mut daemon, "\"message\":\"ready\"");
+        assert!(dir.path().join("evenkeeld.sock").exists());
+
+        let second = evenkeeld(&config, dir.path()).output().unwrap();
+        let (code, _, err) = text(&second);
+        assert_eq!(code, Some(1), "{err}");
+        assert!(err.contains("another daemon"), "{err}");
+
+        let asked = Instant::now();
+        kill(Pid::from_raw(daemon.id() as i32), signal).unwrap();
+        let status = daemon.wait().unwrap();
+        assert_eq!(status.code(), Some(0));
+        assert!(
+            asked.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            asked.elapsed()
+        );
+    }
+}
