@@ -16,7 +16,8 @@ const REPORT_STEPS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     lanes: u32,
-    intervals: VecDeque<BusyInterval>,
+    /// With the number of lanes that the worker had then: rates are per lane, and one report has one number.
+    intervals: VecDeque<(u32, BusyInterval)>,
     steps: VecDeque<Step>,
 }
 
@@ -31,12 +32,10 @@ pub(super) struct Batch {
 impl Outbox {
     /// Adds to it. Values that are not finite or negative are left out: the daemon would refuse the whole frame.
     pub(super) fn add(&mut self, lanes: u32, intervals: &[BusyInterval], steps: &[Step]) {
-        self.lanes = self.lanes.max(lanes);
         let amount = |x: f64| x.is_finite() && x >= 0.0;
-        for interval in intervals.iter().filter(|i| amount(i.units)) {
-            self.lanes = self.lanes.max(interval.lane + 1);
-            self.intervals.push_back(*interval);
-        }
+        let counted = || intervals.iter().filter(|i| amount(i.units));
+        self.lanes = counted().map(|i| i.lane + 1).fold(lanes, u32::max);
+        self.intervals.extend(counted().map(|i| (self.lanes, *i)));
         let whole = |s: &&Step| amount(s.consumed_units) && amount(s.discarded_units);
         self.steps.extend(steps.iter().filter(whole).copied());
         if self.intervals.len() > INTERVALS_MAX {
@@ -54,7 +53,13 @@ impl Outbox {
 
     /// Takes the oldest, as much as one report may hold and `room` allows.
     pub(super) fn take(&mut self, room: usize) -> Option<Batch> {
-        let intervals = self.intervals.len().min(REPORT_INTERVALS_MAX).min(room);
+        let lanes = self
+            .intervals
+            .front()
+            .map_or(self.lanes, |(lanes, _)| *lanes);
+        let most = REPORT_INTERVALS_MAX.min(room);
+        let same = self.intervals.iter().take(most);
+        let intervals = same.take_while(|(l, _)| *l == lanes).count();
         // A step closes a window over the intervals before it: they must go first, or with it.
         let steps = if intervals == self.intervals.len() {
             self.steps.len().min(REPORT_STEPS_MAX)
@@ -65,21 +70,22 @@ impl Outbox {
             return None;
         }
         Some(Batch {
-            lanes: self.lanes,
-            intervals: self.intervals.drain(..intervals).collect(),
+            lanes,
+            intervals: self.intervals.drain(..intervals).map(|(_, i)| i).collect(),
             steps: self.steps.drain(..steps).collect(),
         })
     }
 
     /// Merges pairs of neighbours on a lane with the same batch size. If too little can be merged, the oldest go.
     fn merge_intervals(&mut self) {
-        let mut open: Vec<Option<usize>> = vec![None; self.lanes as usize];
-        let mut merged: Vec<BusyInterval> = Vec::with_capacity(self.intervals.len());
-        for next in self.intervals.drain(..) {
+        let most = self.intervals.iter().map(|(lanes, _)| *lanes).max();
+        let mut open: Vec<Option<usize>> = vec![None; most.unwrap_or(0) as usize];
+        let mut merged: Vec<(u32, BusyInterval)> = Vec::with_capacity(self.intervals.len());
+        for (lanes, next) in self.intervals.drain(..) {
             let slot = &mut open[next.lane as usize];
             match *slot {
-                Some(i) if merged[i].batch == next.batch => {
-                    let first = &mut merged[i];
+                Some(i) if merged[i].1.batch == next.batch && merged[i].0 == lanes => {
+                    let first = &mut merged[i].1;
                     first.busy += next.busy;
                     first.units += next.units;
                     first.cpu += next.cpu;
@@ -88,7 +94,7 @@ impl Outbox {
                 }
                 _ => {
                     *slot = Some(merged.len());
-                    merged.push(next);
+                    merged.push((lanes, next));
                 }
             }
         }
@@ -144,6 +150,18 @@ mod tests {
         }
         assert_eq!(units, 3.0 * count as f64);
         assert_eq!(busy, Duration::from_millis(count));
+    }
+
+    #[test]
+    fn a_report_has_the_lanes_that_its_work_was_done_on() {
+        let mut outbox = Outbox::default();
+        outbox.add(1, &[interval(0, 0, 1.0)], &[]);
+        outbox.add(2, &[interval(0, 1, 1.0), interval(1, 1, 1.0)], &[]);
+        outbox.add(1, &[interval(0, 2, 1.0), interval(0, 3, 1.0)], &[]); // a core was taken back
+        let told: Vec<_> = std::iter::from_fn(|| outbox.take(usize::MAX))
+            .map(|batch| (batch.lanes, batch.intervals.len()))
+            .collect();
+        assert_eq!(told, [(1, 1), (2, 2), (1, 2)]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) mod run;
 pub(crate) mod submit;
 pub(crate) mod top;
 
-use std::process::ExitCode;
+use std::process::{ExitCode, Termination};
 
 use crate::args::{Cli, Command};
 use crate::demo;
@@ -24,8 +24,9 @@ use crate::fail::Failure;
 pub(crate) async fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
     let globals = &cli.globals;
     match cli.command {
-        // The one command with an exit code of its own.
+        // The commands with an exit code of their own.
         Command::Run(args) => return run::run(globals, args).await,
+        Command::Demo(args) => return demo::run(args).await,
         Command::Submit(args) => submit::run(globals, args).await,
         Command::Jobs(args) => jobs::run(globals, args).await,
         Command::Cancel(args) => cancel::run(globals, args).await,
@@ -38,7 +39,6 @@ pub(crate) async fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Plan(args) => plan::run(globals, args).await,
         Command::Drain(args) => drain::run(globals, args).await,
         Command::Calibrate(args) => calibrate::run(globals, args).await,
-        Command::Demo(args) => demo::run(args).await,
     }?;
     Ok(ExitCode::SUCCESS)
 }
