@@ -37,16 +37,10 @@ pub(crate) enum Repeat {
     IfUnsent,
 }
 
-/// An answer, when the try that got it was sent, and whether an earlier try is in doubt.
+/// An answer, and when the try that got it was sent.
 pub(crate) struct Answer<T> {
     pub(crate) body: T,
     pub(crate) sent_at: BootTime,
-}
-
-/// A failure, and whether an earlier try of the same call may have had its effect.
-pub(crate) struct Failure {
-    pub(crate) error: Error,
-    pub(crate) in_doubt: bool,
 }
 
 impl Client {
@@ -117,7 +111,6 @@ impl Client {
     {
         self.attempt(Repeat::Always, Duration::ZERO, body, rpc)
             .await
-            .map_err(|f| f.error)
     }
 
     /// Tries a call; `wait` is the time for which the daemon may hold the answer back.
@@ -127,7 +120,7 @@ impl Client {
         wait: Duration,
         body: Q,
         rpc: F,
-    ) -> Result<Answer<R>, Failure>
+    ) -> Result<Answer<R>>
     where
         Q: Clone,
         F: Fn(Channel, Request<Q>) -> Fut,
@@ -136,7 +129,6 @@ impl Client {
         let began = Instant::now();
         let budget = self.config.deadline.saturating_add(wait);
         let mut backoff = Backoff::default();
-        let mut in_doubt = false;
         let mut tries = 0;
         loop {
             tries += 1;
@@ -145,10 +137,10 @@ impl Client {
             let sent_at = BootTime::now();
             let (last, absent, pause) = match self.one_try(limit, body.clone(), &rpc).await {
                 Ok(body) => return Ok(Answer { body, sent_at }),
-                Err(Verdict::Final(error)) => return Err(Failure { error, in_doubt }),
+                Err(Verdict::Final(error)) => return Err(error),
                 Err(Verdict::Later(delay, error)) => {
                     if began.elapsed() + delay >= budget {
-                        return Err(Failure { error, in_doubt });
+                        return Err(error);
                     }
                     tokio::time::sleep(delay.max(backoff.pause())).await;
                     continue;
@@ -158,7 +150,6 @@ impl Client {
                     (last, absence == Absence::Nobody, pause)
                 }
                 Err(Verdict::InDoubt(last)) => {
-                    in_doubt = true;
                     let pause = (repeat == Repeat::Always).then(|| backoff.pause());
                     (last, false, pause)
                 }
@@ -166,14 +157,13 @@ impl Client {
             match pause.filter(|p| began.elapsed() + *p < budget) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => {
-                    let error = Error::Unavailable {
+                    return Err(Error::Unavailable {
                         address: self.config.address.clone(),
                         tries,
                         elapsed: began.elapsed(),
                         last,
                         absent,
-                    };
-                    return Err(Failure { error, in_doubt });
+                    });
                 }
             }
         }

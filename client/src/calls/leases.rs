@@ -1,7 +1,4 @@
 //! Leases: acquire, attach, renew, release, and what admins do.
-use std::process;
-use std::time::Duration;
-
 use evenkeel_proto::v1 as pb;
 use pb::lease_service_client::LeaseServiceClient as Leases;
 
@@ -10,9 +7,9 @@ use crate::blocking::Worker;
 use crate::client::{Client, Repeat};
 use crate::clock::BootTime;
 use crate::convert::{acquire_request, lease_ref};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::guard::{GuardOptions, LeaseGuard};
-use crate::model::{Attached, Lease, LeasePhase, LeaseRef, LeaseRequest, Renewal};
+use crate::model::{Attached, Lease, LeaseRef, LeaseRequest, Renewal};
 
 /// How many leases one page of a listing holds; the daemon's own limit.
 const PAGE: u32 = 1000;
@@ -38,8 +35,7 @@ impl Client {
                 acquire_request(request),
                 |channel, request| async move { Leases::new(channel).acquire_lease(request).await },
             )
-            .await
-            .map_err(|f| f.error)?;
+            .await?;
         lease_of(answer.body.lease, "AcquireLease", answer.sent_at)
     }
 
@@ -56,43 +52,19 @@ impl Client {
     /// # Errors
     /// As [`attach`](Self::attach).
     pub async fn attach_pid(&self, lease: LeaseRef, pid: u32) -> Result<Attached> {
-        let (error, in_doubt) = match self.try_attach(lease, pid).await {
-            Ok(attached) => return Ok(attached),
-            Err(failure) => failure,
-        };
-        // A lost answer leaves us with the fence of before: if the holder is the one we named, the
-        // attach did happen, and we attach again under the fence that it raised.
-        if !(in_doubt && matches!(error, Error::Fenced { .. })) {
-            return Err(error);
-        }
-        let named = if pid == 0 { process::id() } else { pid };
-        let now = self.lease(lease.lease_id).await?;
-        let ours = matches!(now.phase, LeasePhase::Attached | LeasePhase::Active);
-        if !ours || now.pid != named {
-            return Err(error);
-        }
-        self.try_attach(now.handle(), pid).await.map_err(|f| f.0)
-    }
-
-    async fn try_attach(&self, lease: LeaseRef, pid: u32) -> Result<Attached, (Error, bool)> {
         let body = pb::AttachLeaseRequest {
             lease_id: lease.lease_id,
             fence: lease.fence,
             pid,
         };
+        // Said again by the same holder under the same fence, it gives the same answer.
         let answer = self
-            .attempt(
-                Repeat::Always,
-                Duration::ZERO,
-                body,
-                |channel, request| async move { Leases::new(channel).attach_lease(request).await },
-            )
-            .await
-            .map_err(|f| (f.error, f.in_doubt))?;
-        let lease =
-            lease_of(answer.body.lease, "AttachLease", answer.sent_at).map_err(|e| (e, false))?;
+            .call(body, |channel, request| async move {
+                Leases::new(channel).attach_lease(request).await
+            })
+            .await?;
         Ok(Attached {
-            lease,
+            lease: lease_of(answer.body.lease, "AttachLease", answer.sent_at)?,
             environment: answer.body.environment.into_iter().collect(),
         })
     }
@@ -140,26 +112,12 @@ impl Client {
             lease_id: lease.lease_id,
             fence: lease.fence,
         };
-        let result = self
-            .attempt(
-                Repeat::Always,
-                Duration::ZERO,
-                body,
-                |channel, request| async move { Leases::new(channel).release_lease(request).await },
-            )
-            .await;
-        match result {
-            Ok(answer) => lease_of(answer.body.lease, "ReleaseLease", answer.sent_at),
-            // The answer to an earlier try was lost, and the release raised the fence.
-            Err(f) if f.in_doubt && matches!(f.error, Error::Fenced { .. }) => {
-                let now = self.lease(lease.lease_id).await?;
-                match now.phase {
-                    LeasePhase::Draining | LeasePhase::Ended => Ok(now),
-                    _ => Err(f.error),
-                }
-            }
-            Err(f) => Err(f.error),
-        }
+        let answer = self
+            .call(body, |channel, request| async move {
+                Leases::new(channel).release_lease(request).await
+            })
+            .await?;
+        lease_of(answer.body.lease, "ReleaseLease", answer.sent_at)
     }
 
     /// One lease.

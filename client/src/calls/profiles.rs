@@ -25,8 +25,7 @@ impl Client {
             .attempt(Repeat::IfUnsent, Duration::ZERO, body, |channel, request| async move {
                 Profiles::new(channel).report_trial(request).await
             })
-            .await
-            .map_err(|f| f.error)?;
+            .await?;
         Ok(answer.body.point_count)
     }
 

@@ -156,15 +156,23 @@ impl LeaseService for Service {
         let request = request.into_inner();
         let mut world = self.world();
         let environment = world.environment.clone();
-        let lease = held(&mut world, request.lease_id, request.fence)?;
-        lease.fence += 1;
-        lease.phase = pb::LeasePhase::Attached.into();
-        lease.pid = if request.pid == 0 {
-            pid.unwrap_or(0) as u32
-        } else {
-            request.pid
+        let holder = match request.pid {
+            0 => pid.unwrap_or(0) as u32,
+            named => named,
         };
-        let lease = Some(lease.clone());
+        let again = world.leases.get(&request.lease_id).filter(|l| {
+            l.phase() == pb::LeasePhase::Attached && l.pid == holder && l.fence == request.fence + 1
+        });
+        let lease = match again.cloned() {
+            Some(lease) => Some(lease),
+            None => {
+                let lease = held(&mut world, request.lease_id, request.fence)?;
+                lease.fence += 1;
+                lease.phase = pb::LeasePhase::Attached.into();
+                lease.pid = holder;
+                Some(lease.clone())
+            }
+        };
         world.lose()?;
         Ok(Response::new(pb::AttachLeaseResponse {
             lease,
@@ -188,11 +196,20 @@ impl LeaseService for Service {
     ) -> Result<Response<pb::ReleaseLeaseResponse>, Status> {
         let request = request.into_inner();
         let mut world = self.world();
-        let lease = held(&mut world, request.lease_id, request.fence)?;
-        lease.fence += 1;
-        lease.phase = pb::LeasePhase::Ended.into();
-        lease.end = pb::LeaseEnd::Released.into();
-        let lease = Some(lease.clone());
+        let again = world
+            .leases
+            .get(&request.lease_id)
+            .filter(|l| l.end() == pb::LeaseEnd::Released && l.fence == request.fence + 1);
+        let lease = match again.cloned() {
+            Some(lease) => Some(lease),
+            None => {
+                let lease = held(&mut world, request.lease_id, request.fence)?;
+                lease.fence += 1;
+                lease.phase = pb::LeasePhase::Ended.into();
+                lease.end = pb::LeaseEnd::Released.into();
+                Some(lease.clone())
+            }
+        };
         world.lose()?;
         Ok(Response::new(pb::ReleaseLeaseResponse { lease }))
     }
