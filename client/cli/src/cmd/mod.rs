@@ -26,7 +26,7 @@ pub(crate) async fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         // The commands with an exit code of their own.
         Command::Run(args) => return run::run(globals, args).await,
-        Command::Demo(args) => return demo::run(args).await,
+        Command::Demo(args) => return demo::run(args).await.map(Termination::report),
         Command::Submit(args) => submit::run(globals, args).await,
         Command::Jobs(args) => jobs::run(globals, args).await,
         Command::Cancel(args) => cancel::run(globals, args).await,

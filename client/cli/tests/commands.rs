@@ -1,0 +1,278 @@
+//! The commands as they are typed, against a fake daemon: results, messages, exit codes.
+#![allow(clippy::unwrap_used, reason = "tests, and the helpers of tests")]
+
+#[path = "../../tests/fake/mod.rs"]
+mod fake;
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use fake::Fake;
+use serde_json::Value;
+
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/job.toml");
+
+fn evenkeel(fake: &Fake, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .env("EVENKEEL_SOCKET", &fake.socket)
+        .env_remove("EVENKEEL_LOG")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// What it printed, having succeeded.
+fn text(fake: &Fake, arguments: &[&str]) -> String {
+    let output = evenkeel(fake, arguments);
+    let (out, err) = said(&output);
+    assert!(output.status.success(), "{arguments:?}: {err}");
+    out + &err
+}
+
+fn json(fake: &Fake, arguments: &[&str]) -> Value {
+    let mut all = arguments.to_vec();
+    all.extend(["--output", "json"]);
+    let output = evenkeel(fake, &all);
+    let (out, err) = said(&output);
+    assert!(output.status.success(), "{arguments:?}: {err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+/// How it failed: exit code and message, which is short, plain and starts with our name.
+fn failure(fake: &Fake, arguments: &[&str]) -> (i32, String) {
+    let output = evenkeel(fake, arguments);
+    let (_, err) = said(&output);
+    assert!(err.starts_with("evenkeel: "), "{arguments:?}: {err}");
+    assert!(err.lines().count() <= 2, "{arguments:?}: {err}");
+    for ugly in [
+        "Some(",
+        "Err(",
+        "Status {",
+        "code:",
+        "panicked",
+        "RUST_BACKTRACE",
+    ] {
+        assert!(!err.contains(ugly), "{arguments:?}: {err}");
+    }
+    (output.status.code().unwrap(), err)
+}
+
+#[test]
+fn a_job_is_submitted_shown_changed_explained_and_cancelled() {
+    let fake = Fake::start();
+    let shown = text(&fake, &["submit", EXAMPLE]);
+    assert!(
+        shown.contains("job reach (admitted)") && shown.contains("generation"),
+        "{shown}"
+    );
+    let spec = fake.world().jobs["reach"].spec.clone().unwrap();
+    assert_eq!(spec.stages[1].min_sms, 14, "10 % of the daemon's GPU");
+    let jobs = json(&fake, &["jobs"]);
+    assert_eq!(jobs["jobs"][0]["spec"]["name"], "reach");
+    assert_eq!(jobs["jobs"][0]["phase"], "admitted");
+    let one = json(&fake, &["jobs", "reach"]);
+    assert_eq!(one["spec"]["stages"][1]["memory_bytes"], 20_u64 << 30);
+    text(&fake, &["rebalance", "reach", "--freeze"]);
+    let rules = fake.world().jobs["reach"]
+        .spec
+        .clone()
+        .unwrap()
+        .rebalance
+        .unwrap();
+    assert!(
+        rules.frozen && rules.horizon_ms == Some(600_000),
+        "the other rules stay"
+    );
+    let why = text(&fake, &["explain", "reach"]);
+    assert!(
+        why.contains("One more SM") && why.contains("there is room"),
+        "{why}"
+    );
+    text(&fake, &["cancel", "reach"]);
+    assert_eq!(json(&fake, &["jobs", "reach"])["phase"], "ended");
+}
+
+#[test]
+fn what_is_not_there_has_its_exit_code() {
+    let fake = Fake::start();
+    for arguments in [
+        &["jobs", "nope"][..],
+        &["explain", "nope"],
+        &["cancel", "nope"],
+        &["leases", "show", "7"],
+        &["leases", "revoke", "7"],
+        &["calibrate", "show", "nope/stage"],
+    ] {
+        assert_eq!(failure(&fake, arguments).0, 4, "{arguments:?}");
+    }
+    let (code, message) = failure(&fake, &["leases", "clear", "7", "--reason", "x"]);
+    assert_eq!(code, 1);
+    assert!(message.contains("only admins clear leases"), "{message}");
+}
+
+#[test]
+fn mistakes_in_a_file_are_named_with_their_line() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("job.toml");
+    fs::write(
+        &file,
+        "name = 'j'\nuint = 'env_step'\n[[stages]]\nname='s'\nrole='other'\n",
+    )
+    .unwrap();
+    let path = file.to_str().unwrap();
+    for command in ["submit", "plan", "calibrate"] {
+        let (code, message) = failure(&fake, &[command, path]);
+        assert_eq!(code, 2);
+        assert!(
+            message.contains("job.toml:2: unknown key `uint`; did you mean `unit`?"),
+            "{message}"
+        );
+    }
+    let (code, message) = failure(&fake, &["submit", "/no/such/job.toml"]);
+    assert_eq!(code, 2);
+    assert!(
+        message.contains("cannot read the job file /no/such/job.toml"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_absent_daemon_is_named_by_its_socket_in_every_command() {
+    let mut fake = Fake::start();
+    fake.stop();
+    let socket = fake.socket.display().to_string();
+    for arguments in [
+        &["node"][..],
+        &["jobs"],
+        &["leases"],
+        &["events"],
+        &["top", "-n", "1"],
+        &["drain"],
+        &["submit", EXAMPLE],
+        &["plan", EXAMPLE],
+        &["calibrate", EXAMPLE],
+        &["calibrate", "show"],
+    ] {
+        let (code, message) = failure(&fake, arguments);
+        assert_eq!(code, 3, "{arguments:?}");
+        assert!(
+            message.contains(&socket) && message.contains("Is it running?"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn node_leases_events_and_top_are_shown() {
+    let fake = Fake::start();
+    text(&fake, &["run", "--cores", "2", "--quiet", "--", "true"]);
+    let node = json(&fake, &["node"]);
+    assert_eq!(
+        (&node["gpus"][0]["sms"], &node["cores"]),
+        (&132.into(), &"0-7".into())
+    );
+    assert!(text(&fake, &["node"]).contains("H100"));
+    let leases = json(&fake, &["leases"]);
+    assert_eq!(leases["leases"][0]["end"], "released");
+    assert_eq!(leases["leases"][0]["ttl_ms"], 30_000);
+    assert!(text(&fake, &["leases"]).contains("ended (released)"));
+    let events = text(&fake, &["events"]);
+    assert_eq!(events.lines().count(), 3, "{events}");
+    let output = evenkeel(&fake, &["events", "--after", "2", "-o", "json"]);
+    let line: Value = serde_json::from_str(said(&output).0.trim()).unwrap();
+    assert_eq!(line["event"]["lease_granted"]["lease"], 3);
+    let top = text(&fake, &["top", "-n", "2", "-d", "10ms"]);
+    assert_eq!(top.matches("gpu 0").count(), 2, "{top}");
+    assert!(text(&fake, &["drain"]).contains("grants nothing new"));
+    assert!(text(&fake, &["drain", "--undo"]).contains("grants again"));
+}
+
+#[test]
+fn a_plan_is_asked_for_with_other_sizes_and_profiles() {
+    let fake = Fake::start();
+    let plan = json(&fake, &["plan", EXAMPLE, "--cores", "16", "--sms", "100"]);
+    assert_eq!(plan["stages"][1]["sms"], 10, "10 % of 100");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.json");
+    fs::write(&file, "{\"key\": 1}").unwrap();
+    let (code, message) = failure(
+        &fake,
+        &["plan", EXAMPLE, "--profiles", file.to_str().unwrap()],
+    );
+    assert_eq!(code, 2);
+    assert!(message.contains("is not a file of profiles"), "{message}");
+}
+
+/// A job whose benchmark measures as many units as it has cores, and fails with three of them.
+fn calibratable(dir: &tempfile::TempDir, command: &str) -> String {
+    let file = dir.path().join("job.toml");
+    let text = format!(
+        "name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='simulation'\nno_gpu=true\n\
+         [stages.bench]\ncores=[1,2,3]\ncommand=['sh', '-c', '''{command}''']\ntimeout='30s'\n"
+    );
+    fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+const BENCH: &str =
+    "echo warming up; [ $EVENKEEL_TRIAL_CORES = 3 ] && { echo out of memory >&2; exit 1; }
+    echo \"{\\\\\"units_per_s\\\\\": ${EVENKEEL_TRIAL_CORES}00, \\\\\"memory_bytes\\\\\": 5}\"";
+
+#[test]
+fn stages_are_measured_stored_shown_exported_and_imported() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let bench = BENCH.replace("\\\\", "\\");
+    let file = calibratable(&dir, &bench);
+    let said = text(&fake, &["calibrate", &file]);
+    assert!(
+        said.contains("does not fit: exit code 1: out of memory"),
+        "{said}"
+    );
+    let points = fake.world().profiles[&("j/s".into(), "none".into())]
+        .points
+        .clone();
+    let measured: Vec<(u32, f64)> = points.iter().map(|p| (p.cores, p.units_per_s)).collect();
+    assert_eq!(measured, [(1, 100.0), (2, 200.0), (3, 0.0)]);
+    // Each ran in a lease of its own, and gave it back.
+    assert_eq!(fake.world().leases.len(), 3);
+    // What is known is not measured again.
+    let summary = json(&fake, &["calibrate", &file]);
+    assert_eq!(summary["stages"][0]["known_before"], 3);
+    assert_eq!(fake.world().leases.len(), 3);
+
+    let shown = text(&fake, &["calibrate", "show", "j/s"]);
+    assert!(
+        shown.contains("does not fit") && shown.contains("66"),
+        "{shown}"
+    );
+    let exported = dir.path().join("profile.json");
+    fs::write(&exported, text(&fake, &["calibrate", "export", "j/s"])).unwrap();
+    fake.world().profiles.clear();
+    text(&fake, &["calibrate", "import", exported.to_str().unwrap()]);
+    let list = json(&fake, &["calibrate", "show"]);
+    assert_eq!(list["profiles"][0]["key"]["stage"], "j/s");
+    assert_eq!(
+        fake.world().profiles.values().next().unwrap().points.len(),
+        3
+    );
+    let (_, message) = failure(&fake, &["calibrate", "show", "j/t"]);
+    assert!(message.contains("Did you mean j/s?"), "{message}");
+}
+
+#[test]
+fn a_benchmark_that_cannot_be_run_stores_nothing() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = calibratable(&dir, "exit 127");
+    let (code, message) = failure(&fake, &["calibrate", &file]);
+    assert_eq!(code, 2, "{message}");
+    assert!(fake.world().profiles.is_empty());
+}
