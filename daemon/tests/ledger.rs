@@ -1,5 +1,12 @@
 //! The ledger on real SQLite files: what goes in comes out, what must not be is refused, and what breaks is
 //! told apart.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "helpers of tests may fail loudly, too"
+)]
+
 #[path = "ledger/crash.rs"]
 mod crash;
 #[path = "ledger/disk.rs"]
@@ -8,6 +15,8 @@ mod disk;
 mod door;
 #[path = "ledger/happen.rs"]
 mod happen;
+#[path = "ledger/history.rs"]
+mod history;
 #[path = "ledger/kit.rs"]
 mod kit;
 #[path = "ledger/live.rs"]

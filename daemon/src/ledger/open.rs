@@ -213,7 +213,7 @@ fn judge(path: &Path, application: i64, schema: i64, is_empty: bool) -> Result<(
 }
 
 /// Settings of the writing connection: name, value to set, value to read back.
-const PRAGMAS: [(&str, &str, &str); 11] = [
+const PRAGMAS: [(&str, &str, &str); 12] = [
     ("journal_mode", "WAL", "wal"),
     ("synchronous", "FULL", "2"), // an acknowledged grant survives a power cut
     ("foreign_keys", "ON", "1"),
@@ -224,6 +224,7 @@ const PRAGMAS: [(&str, &str, &str); 11] = [
     ("wal_autocheckpoint", "1000", "1000"),
     ("journal_size_limit", "67108864", "67108864"),
     ("temp_store", "MEMORY", "2"),
+    ("cache_size", "-32768", "-32768"), // KiB: the pages of 10,000 leases and the ends of the indices stay
     ("query_only", "OFF", "0"),
 ];
 

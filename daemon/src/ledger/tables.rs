@@ -7,17 +7,14 @@ use std::collections::BTreeMap;
 use evenkeel_core::cpuset::CpuSet;
 use evenkeel_core::curve::{Point, ProfileKey};
 use evenkeel_core::grant::{GpuShare, Member};
-use evenkeel_core::id::{GpuId, JobId, LeaseId, Name};
-use evenkeel_core::lease::Phase;
+use evenkeel_core::id::{GpuId, JobId, LeaseId};
 use evenkeel_core::node::{Core, Gpu, PoolKind};
 use evenkeel_core::pool::Owner;
 use evenkeel_core::state::{Effect, Remembered};
 use evenkeel_core::unit::{Bytes, Sms, Time};
 
 use super::fold::{Batch, NodeRows};
-use super::rows::{
-    CoreOwnerRow, EndedRow, EventRow, JobRow, LeaseGpuRow, LeaseRow, NodeRow, RequestKey,
-};
+use super::rows::{CoreOwnerRow, EndedRow, JobRow, LeaseGpuRow, LeaseRow, NodeRow, RequestKey};
 
 /// The tables. See the schema in `migrations/` for what each column means.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,19 +96,6 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// The rows of an event that happened before its lease or job went: job and tenant, as SQL fills them in.
-    pub fn complete(&self, row: &EventRow) -> (Option<JobId>, Option<Name>) {
-        if row.tenant.is_some() {
-            return (row.job, row.tenant.clone());
-        }
-        let lease = row.lease.and_then(|id| self.leases.get(&id));
-        let job = row.job.or_else(|| lease.and_then(LeaseRow::job));
-        let tenant = lease
-            .map(|l| &l.tenant)
-            .or(row.job.and_then(|id| Some(&self.jobs.get(&id)?.tenant)));
-        (job, tenant.cloned())
-    }
-
     /// Applies a batch. An error is a bug of the daemon, found here as SQLite would have found it (SQLite then
     /// rolls back; these tables are left half-changed and are good for looking at only).
     pub fn apply(&mut self, batch: &Batch) -> Result<(), Refusal> {
@@ -303,20 +287,6 @@ impl Tables {
             true => Ok(()),
             false => Err(Refusal::Overcommitted(gpu)),
         }
-    }
-}
-
-impl LeaseRow {
-    /// The job whose stage it is for.
-    pub const fn job(&self) -> Option<JobId> {
-        match self.ask {
-            evenkeel_core::grant::Ask::Stage(member) => Some(member.job),
-            evenkeel_core::grant::Ask::Alone { .. } => None,
-        }
-    }
-    /// Whether it waits for room.
-    pub fn is_queued(&self) -> bool {
-        self.phase == Phase::Queued
     }
 }
 

@@ -132,7 +132,7 @@ impl Ledger {
         let mut encoded = Encoded::new();
         encoded
             .add(
-                "DELETE FROM event WHERE seq IN (SELECT seq FROM event, jsonb_each(?)
+                "DELETE FROM event WHERE seq IN (SELECT seq FROM jsonb_each(?) CROSS JOIN event
                 WHERE seq < (SELECT min(seq) FROM event) + (value->>1) AND unix_ms < value->>0);\n",
                 [(before_unix_ms, limit)].iter(),
             )

@@ -58,6 +58,32 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Queues leases until one batch fails.
+    async fn fill(&mut self) -> CommitError {
+        loop {
+            let events = self.queue(50);
+            if let Err(error) = self.commit(&events).await {
+                return error;
+            }
+        }
+    }
+    /// Everything ends and is forgotten, the trail too.
+    async fn make_room(&mut self) {
+        while !self.durable.leases().is_empty() {
+            let events = self.end(100);
+            self.commit(&events).await.unwrap();
+            self.ledger.checkpoint().await.unwrap();
+        }
+        let requests: Vec<_> = self.durable.requests().keys().cloned().collect();
+        self.commit(&[Event::RequestsForgotten { requests }])
+            .await
+            .unwrap();
+        self.ledger.prune(u64::MAX >> 1, 1_000_000).await.unwrap();
+        self.ledger.checkpoint().await.unwrap();
+    }
+}
+
 #[test]
 fn a_full_disk_refuses_grants_lets_releases_through_and_recovers() {
     if !is_root() {
@@ -92,13 +118,7 @@ fn a_full_disk_refuses_grants_lets_releases_through_and_recovers() {
         fs::write(&filler, vec![1; 2 << 20]).unwrap();
 
         for round in 0..3 {
-            let full = loop {
-                let events = daemon.queue(50);
-                match daemon.commit(&events).await {
-                    Ok(()) => {}
-                    Err(error) => break error,
-                }
-            };
+            let full = daemon.fill().await;
             assert!(
                 matches!(full, CommitError::Full) && full.is_absent(),
                 "round {round}: {full:?}"
@@ -118,18 +138,7 @@ fn a_full_disk_refuses_grants_lets_releases_through_and_recovers() {
             }
             // Most leases end, the trail is pruned, somebody cleans up: there is space again.
             let _ = fs::remove_file(&filler);
-            while !daemon.durable.leases().is_empty() {
-                let events = daemon.end(100);
-                daemon.commit(&events).await.unwrap();
-                daemon.ledger.checkpoint().await.unwrap();
-            }
-            let requests: Vec<_> = daemon.durable.requests().keys().cloned().collect();
-            daemon
-                .commit(&[Event::RequestsForgotten { requests }])
-                .await
-                .unwrap();
-            daemon.ledger.prune(u64::MAX >> 1, 1_000_000).await.unwrap();
-            daemon.ledger.checkpoint().await.unwrap();
+            daemon.make_room().await;
             let space = daemon.ledger.space().await.unwrap();
             assert!(space.enough && space.ballast, "round {round}: {space:?}");
         }

@@ -1,17 +1,16 @@
-//! A ledger in use: futures that are dropped, lazy notes, the history and its pruning, statements per batch.
+//! A ledger in use: futures that are dropped, lazy notes, statements per batch.
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
 use evenkeel_core::event::Event;
-use evenkeel_core::grant::Vector;
-use evenkeel_core::id::{Fence, JobId, LeaseId};
+use evenkeel_core::id::{Fence, LeaseId};
 use evenkeel_core::lease::{End, Lease};
 use evenkeel_core::state::Durable;
 use evenkeel_core::unit::Time;
-use evenkeeld::ledger::{Batch, History, Page, fold};
+use evenkeeld::ledger::{Batch, fold};
 
-use super::kit::{Rng, block_on, config, job, lease, name, node, open, plan, vector};
+use super::kit::{block_on, config, lease, node, open, vector};
 
 fn grants(durable: &mut Durable, n: u64) -> Batch {
     let first = durable.next_lease().0;
@@ -110,143 +109,6 @@ fn notes_beside_the_batches_survive_a_start() {
             loaded.unrenewed.into_iter().collect::<Vec<_>>(),
             [(one, Time(5))]
         );
-    });
-}
-
-#[test]
-fn the_history_is_read_in_pages_and_pruned_by_age() {
-    block_on(async {
-        let folder = tempfile::tempdir().unwrap();
-        let config = config(folder.path());
-        let mut opened = open(&config).await;
-        let mut durable = Durable::load(opened.loaded.parts);
-        let reason = "it does not pay".to_owned();
-        let steps = [
-            (1000, Event::NodeInstalled { node: node(100, 1) }),
-            (
-                2000,
-                Event::LeaseGranted {
-                    lease: lease(3, vector([4], 1)),
-                },
-            ),
-            (3000, Event::JobSubmitted { job: job(1, 1) }),
-            (
-                4000,
-                Event::JobAdmitted {
-                    id: JobId(1),
-                    plan: plan(vec![vec![Vector::empty()]], &mut Rng(3)),
-                },
-            ),
-            (
-                5000,
-                Event::JobStayed {
-                    id: JobId(1),
-                    reason,
-                },
-            ),
-            (
-                6000,
-                Event::LeaseEnded {
-                    id: LeaseId(3),
-                    fence: Fence(9),
-                    how: End::Released,
-                    reason: None,
-                },
-            ),
-            (7000, Event::JobEnded { id: JobId(1) }),
-        ];
-        for (unix_ms, event) in steps {
-            durable.evolve(&event);
-            opened
-                .ledger
-                .commit(&fold(&[event], &durable, unix_ms))
-                .await
-                .unwrap();
-        }
-        let history = History::new(&config);
-        let kinds = async |page: Page| -> Vec<String> {
-            history
-                .page(&page)
-                .await
-                .unwrap()
-                .into_iter()
-                .map(|e| e.kind)
-                .collect()
-        };
-        let all = history.page(&Page::default()).await.unwrap();
-        assert_eq!(
-            all.iter().map(|e| e.seq).collect::<Vec<_>>(),
-            [1, 2, 3, 4, 5, 6, 7]
-        );
-        assert_eq!(
-            all[5].tenant,
-            Some(name("alice")),
-            "who it was is known after it is gone"
-        );
-        assert_eq!(all[6].tenant, Some(name("alice")));
-        let event: serde_json::Value = serde_json::from_str(&all[1].json).unwrap();
-        let granted = Event::LeaseGranted {
-            lease: lease(3, vector([4], 1)),
-        };
-        assert_eq!(
-            event,
-            serde_json::to_value(granted).unwrap(),
-            "the whole event"
-        );
-        let newest = Page {
-            newest_first: true,
-            limit: 2,
-            ..Page::default()
-        };
-        assert_eq!(kinds(newest.clone()).await, ["job_ended", "lease_ended"]);
-        assert_eq!(
-            kinds(Page {
-                after: Some(3),
-                ..newest
-            })
-            .await,
-            ["lease_granted", "node_installed"]
-        );
-        let of_lease = Page {
-            lease: Some(LeaseId(3)),
-            ..Page::default()
-        };
-        assert_eq!(
-            kinds(of_lease.clone()).await,
-            ["lease_granted", "lease_ended"]
-        );
-        let stranger = Page {
-            tenant: Some(name("bob")),
-            ..of_lease
-        };
-        assert_eq!(kinds(stranger).await, Vec::<String>::new());
-        let decisions = history.decisions(JobId(1), 10).await.unwrap();
-        let decisions: Vec<_> = decisions.iter().map(|e| e.kind.as_str()).collect();
-        assert_eq!(decisions, ["job_stayed", "job_admitted"]);
-
-        opened.ledger.prune(5000, 3).await.unwrap();
-        assert_eq!(
-            history.page(&Page::default()).await.unwrap()[0].seq,
-            4,
-            "three at most"
-        );
-        opened.ledger.prune(5000, 3).await.unwrap();
-        assert_eq!(history.page(&Page::default()).await.unwrap()[0].seq, 5);
-        opened.ledger.prune(u64::MAX >> 1, 100).await.unwrap();
-        let event = Event::NodeDrained { draining: true };
-        durable.evolve(&event);
-        opened
-            .ledger
-            .commit(&fold(&[event], &durable, 8000))
-            .await
-            .unwrap();
-        assert_eq!(
-            history.page(&Page::default()).await.unwrap()[0].seq,
-            8,
-            "no number is used twice"
-        );
-        history.close().await;
-        opened.ledger.close().await;
     });
 }
 
