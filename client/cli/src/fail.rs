@@ -107,6 +107,9 @@ fn from_client(error: &Error, what: &dyn fmt::Display) -> Failure {
         ),
         Error::NotFound { .. } => failure.code(NOT_FOUND),
         Error::Address(_) => failure.code(USAGE),
+        Error::Rejected(r) if r.reason == "NEVER_FITS" => {
+            failure.hint("See `evenkeel node` for what there is at most.")
+        }
         Error::Rejected(r) if r.resource.is_some() => {
             let failure = failure.code(SHORT);
             match &r.holder {
