@@ -23,11 +23,7 @@ pub fn fit(d: &Durable, cores: u32, asks: &[GpuAsk]) -> Result<Vector, Rejection
             has: all.into(),
         });
     }
-    let mut gpus: BTreeMap<GpuId, GpuShare> = BTreeMap::new();
-    for ask in asks {
-        let (id, share) = fit_gpu(d, ask, &gpus)?;
-        gpus.insert(id, share);
-    }
+    let gpus = fit_gpus(d, asks)?;
     let near = gpus.keys().find_map(|id| d.node().gpu(*id)).map(|g| g.numa);
     let cores = pick_cores(d, cores, near).ok_or_else(|| short_of_cores(d, cores))?;
     Ok(Vector { cores, gpus })
@@ -98,67 +94,110 @@ fn wanted_sms(gpu: &Gpu, ask: SmAsk) -> Option<Sms> {
     })
 }
 
-fn fit_gpu(
-    d: &Durable,
-    ask: &GpuAsk,
-    taken: &BTreeMap<GpuId, GpuShare>,
-) -> Result<(GpuId, GpuShare), Rejection> {
-    let candidates: Vec<&Gpu> = (d.node().gpus.iter())
-        .filter(|g| ask.gpu.is_none_or(|id| id == g.id) && g.mode == GpuMode::Enforce)
-        .filter(|g| !taken.contains_key(&g.id))
-        .collect();
-    if candidates.is_empty() {
-        let has = d
-            .node()
-            .gpus
-            .iter()
-            .filter(|g| g.mode == GpuMode::Enforce)
-            .count() as u64;
-        return Err(match ask.gpu.filter(|id| !taken.contains_key(id)) {
-            Some(id) => Rejection::NotFound(format!("{id} (in mode enforce)")),
-            None => Rejection::Never {
-                resource: Resource::Gpus,
-                asked: taken.len() as u64 + 1,
-                has,
-            },
+/// The share that an ask would have of a GPU on which so much is free.
+fn share_of(gpu: &Gpu, free: GpuUse, ask: &GpuAsk) -> Option<GpuShare> {
+    let named = ask.gpu.is_none_or(|id| id == gpu.id) && gpu.mode == GpuMode::Enforce;
+    let sms = wanted_sms(gpu, ask.sms).filter(|sms| named && *sms <= free.sms)?;
+    (ask.memory <= free.memory).then_some(GpuShare {
+        guarantee: sms,
+        cap: sms,
+        memory: ask.memory,
+    })
+}
+
+/// A GPU of its own for each ask, or what is short.
+fn fit_gpus(d: &Durable, asks: &[GpuAsk]) -> Result<BTreeMap<GpuId, GpuShare>, Rejection> {
+    let free = |g: &Gpu| d.pool().free_on(d.node(), d.unavailable(), g.id);
+    let all = |g: &Gpu| GpuUse {
+        sms: g.sms,
+        memory: g.leasable_memory(),
+    };
+    if let Some(found) = assign(d, asks, free) {
+        return Ok(found);
+    }
+    let never = |ask: &&GpuAsk| assign(d, core::slice::from_ref(*ask), all).is_none();
+    if let Some(ask) = asks.iter().find(never) {
+        return Err(short_on_gpu(d, ask));
+    }
+    let has = enforced(d).count() as u64;
+    let asked = asks.len() as u64;
+    if assign(d, asks, all).is_none() {
+        return Err(Rejection::Never {
+            resource: Resource::Gpus,
+            asked,
+            has,
         });
     }
-    let mut best: Option<(GpuUse, GpuId, GpuShare)> = None;
-    let (mut most, mut free_most) = (GpuUse::default(), GpuUse::default());
-    let mut can_ever = false;
-    for gpu in candidates {
-        let free = d.pool().free_on(d.node(), d.unavailable(), gpu.id);
-        most = max(
-            most,
-            GpuUse {
-                sms: gpu.sms,
-                memory: gpu.leasable_memory(),
-            },
-        );
-        free_most = max(free_most, free);
-        let Some(sms) = wanted_sms(gpu, ask.sms) else {
-            continue;
-        };
-        if ask.memory > gpu.leasable_memory() {
-            continue;
-        }
-        can_ever = true;
-        if sms <= free.sms && ask.memory <= free.memory {
-            let share = GpuShare {
-                guarantee: sms,
-                cap: sms,
-                memory: ask.memory,
-            };
-            let key = (free.sms, free.memory);
-            if best.as_ref().is_none_or(|(b, ..)| key < (b.sms, b.memory)) {
-                best = Some((free, gpu.id, share));
-            }
+    let short = |ask: &&GpuAsk| assign(d, core::slice::from_ref(*ask), free).is_none();
+    if let Some(ask) = asks.iter().find(short) {
+        return Err(short_on_gpu(d, ask));
+    }
+    // Each alone has room, and not all at once: count how far the first of them come.
+    let fits = |n: &usize| assign(d, &asks[..*n], free).is_some();
+    let free = (1..asks.len()).rev().find(fits).unwrap_or(0) as u64;
+    Err(Rejection::Short {
+        resource: Resource::Gpus,
+        asked,
+        free,
+        short_by: asked.saturating_sub(free).max(1),
+        holder: biggest_on_gpu(d, None, false),
+    })
+}
+
+fn enforced(d: &Durable) -> impl Iterator<Item = &Gpu> {
+    d.node().gpus.iter().filter(|g| g.mode == GpuMode::Enforce)
+}
+
+/// A GPU of its own for each ask: the fullest that has room, so that whole GPUs stay free, moved aside where that is
+/// in another ask's way (a bipartite matching by augmenting paths, Kuhn 1955). None only if there is no such
+/// assignment.
+fn assign(
+    d: &Durable,
+    asks: &[GpuAsk],
+    free: impl Fn(&Gpu) -> GpuUse,
+) -> Option<BTreeMap<GpuId, GpuShare>> {
+    let mut gpus: Vec<(&Gpu, GpuUse)> = enforced(d).map(|g| (g, free(g))).collect();
+    gpus.sort_by_key(|(g, f)| (f.sms, f.memory, g.id));
+    let mut taken: Vec<Option<usize>> = gpus.iter().map(|_| None).collect();
+    let can = |ask: usize, at: usize| share_of(gpus[at].0, gpus[at].1, &asks[ask]);
+    for ask in 0..asks.len() {
+        let mut tried: Vec<bool> = gpus.iter().map(|_| false).collect();
+        if !augment(ask, &can, &mut taken, &mut tried) {
+            return None;
         }
     }
-    match best {
-        Some((_, id, share)) => Ok((id, share)),
-        None => Err(short_on_gpu(d, ask, can_ever, most, free_most)),
+    let given = taken.iter().enumerate();
+    Some(
+        given
+            .filter_map(|(at, ask)| Some((gpus[at].0.id, can((*ask)?, at)?)))
+            .collect(),
+    )
+}
+
+/// Finds a GPU for an ask; those that are taken may be given up if their ask finds another. At most as deep as there
+/// are asks.
+fn augment(
+    ask: usize,
+    can: &impl Fn(usize, usize) -> Option<GpuShare>,
+    taken: &mut [Option<usize>],
+    tried: &mut [bool],
+) -> bool {
+    let fits = |at: &usize| can(ask, *at).is_some();
+    let mine: Vec<usize> = (0..taken.len()).filter(fits).collect();
+    if let Some(at) = mine.iter().find(|at| taken[**at].is_none()) {
+        taken[*at] = Some(ask);
+        return true;
     }
+    for at in mine {
+        if core::mem::replace(&mut tried[at], true) {
+            continue;
+        }
+        if taken[at].is_none_or(|other| augment(other, can, taken, tried)) {
+            taken[at] = Some(ask);
+            return true;
+        }
+    }
+    false
 }
 
 const fn max(a: GpuUse, b: GpuUse) -> GpuUse {
@@ -172,39 +211,45 @@ const fn max(a: GpuUse, b: GpuUse) -> GpuUse {
     }
 }
 
-fn short_on_gpu(
-    d: &Durable,
-    ask: &GpuAsk,
-    can_ever: bool,
-    most: GpuUse,
-    free: GpuUse,
-) -> Rejection {
-    let asked = |g: &Gpu| {
+/// What is short for one ask: on the named GPU, or on the best.
+fn short_on_gpu(d: &Durable, ask: &GpuAsk) -> Rejection {
+    let candidates: Vec<&Gpu> = enforced(d)
+        .filter(|g| ask.gpu.is_none_or(|id| id == g.id))
+        .collect();
+    if candidates.is_empty() {
+        return match ask.gpu {
+            Some(id) => Rejection::NotFound(format!("{id} (in mode enforce)")),
+            None => Rejection::Never {
+                resource: Resource::Gpus,
+                asked: 1,
+                has: 0,
+            },
+        };
+    }
+    let (mut most, mut free, mut can_ever) = (GpuUse::default(), GpuUse::default(), false);
+    for gpu in &candidates {
+        let all = GpuUse {
+            sms: gpu.sms,
+            memory: gpu.leasable_memory(),
+        };
+        most = max(most, all);
+        free = max(free, d.pool().free_on(d.node(), d.unavailable(), gpu.id));
+        can_ever |= share_of(gpu, all, ask).is_some();
+    }
+    let asked = |g: &&Gpu| {
         wanted_sms(g, ask.sms).unwrap_or(match ask.sms {
             SmAsk::Count(n) => n,
             SmAsk::Percent(p) => Sms(p.into()),
         })
     };
-    let sms = d.node().gpus.iter().map(asked).min().unwrap_or_default();
-    let memory_is_short = if can_ever {
-        ask.memory > free.memory
-    } else {
-        ask.memory > most.memory
-    };
+    let sms = candidates.iter().map(asked).min().unwrap_or_default();
+    let memory_is_short = ask.memory > if can_ever { free.memory } else { most.memory };
     let (resource, asked, free, has) = if memory_is_short {
-        (
-            Resource::Memory(ask.gpu),
-            ask.memory.0,
-            free.memory.0,
-            most.memory.0,
-        )
+        let resource = Resource::Memory(ask.gpu);
+        (resource, ask.memory.0, free.memory.0, most.memory.0)
     } else {
-        (
-            Resource::Sms(ask.gpu),
-            sms.0.into(),
-            free.sms.0.into(),
-            most.sms.0.into(),
-        )
+        let resource = Resource::Sms(ask.gpu);
+        (resource, sms.0.into(), free.sms.0.into(), most.sms.0.into())
     };
     if !can_ever {
         return Rejection::Never {
@@ -213,13 +258,12 @@ fn short_on_gpu(
             has,
         };
     }
-    let holder = biggest_on_gpu(d, ask.gpu, memory_is_short);
     Rejection::Short {
         resource,
         asked,
         free,
         short_by: asked.saturating_sub(free).max(1),
-        holder,
+        holder: biggest_on_gpu(d, ask.gpu, memory_is_short),
     }
 }
 
