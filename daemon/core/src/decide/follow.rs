@@ -5,9 +5,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::job::{plan_for, room_of};
-use super::lease::{granted, room, unpark};
+use super::lease::{first_waiting_for, granted, room, unpark, whole};
 use crate::event::Event;
-use crate::grant::{Ask, GpuShare, Resize, Vector};
+use crate::grant::{GpuShare, Resize, Vector};
 use crate::id::JobId;
 use crate::job::{Job, JobPhase};
 use crate::lease::{Lease, Phase};
@@ -162,18 +162,21 @@ fn admit(d: &Durable) -> Option<Event> {
     waiting.sort_by_key(|j| (core::cmp::Reverse(j.spec.priority), j.id));
     let first = waiting.first()?;
     let plan = plan_for(d, first, &room_of(d, first)).ok()?;
+    let before = d.queue().take_while(|q| q.priority >= first.spec.priority);
+    if first_waiting_for(before, &whole(&plan)).is_some() {
+        return None; // a request of at least its priority waits for the same
+    }
     Some(Event::JobAdmitted { id: first.id, plan })
 }
 
 /// The first request of the queue that fits now.
 fn serve(d: &Durable) -> Option<Event> {
     d.queue().take(QUEUE_LOOKS).find_map(|lease| {
-        if let Some((id, plan)) = unpark(d, &lease.ask) {
+        if let Some((id, plan)) = unpark(d, lease, Some(lease.id)) {
             return Some(Event::JobAdmitted { id, plan }); // the request is served in the next round
         }
         let target = room(d, lease, Some(lease.id)).ok()?;
-        let unusable = matches!(lease.ask, Ask::Stage(_)) && target.is_empty();
-        (!unusable).then(|| Event::LeaseGranted {
+        Some(Event::LeaseGranted {
             lease: granted(lease, target),
         })
     })

@@ -41,7 +41,7 @@ pub(super) fn acquire(d: &Durable, v: &Volatile, a: &Acquire) -> Result<Decision
     }
     check(d, v, a)?;
     let lease = new_lease(d, a);
-    if let Some((id, plan)) = unpark(d, &a.ask) {
+    if let Some((id, plan)) = unpark(d, &lease, None) {
         let target = share_in(&plan, &a.ask);
         let events = [
             Event::JobAdmitted { id, plan },
@@ -79,13 +79,23 @@ pub(super) fn acquire(d: &Durable, v: &Volatile, a: &Acquire) -> Result<Decision
 }
 
 /// A parked job's plan, if its worker asks and there is room for all of the job again.
-pub(super) fn unpark(d: &Durable, ask: &Ask) -> Option<(JobId, Plan)> {
-    let Ask::Stage(member) = ask else { return None };
+pub(super) fn unpark(d: &Durable, lease: &Lease, entry: Option<LeaseId>) -> Option<(JobId, Plan)> {
+    let Ask::Stage(member) = &lease.ask else {
+        return None;
+    };
     let job = d
         .jobs()
         .get(&member.job)
         .filter(|j| j.phase == JobPhase::Parked)?;
-    Some((job.id, plan_for(d, job, &room_of(d, job)).ok()?))
+    let plan = plan_for(d, job, &room_of(d, job)).ok()?;
+    let blocked = ahead(d, lease, &whole(&plan), entry).is_some();
+    (!blocked).then_some((job.id, plan))
+}
+
+/// All that a plan takes, as one vector.
+pub(super) fn whole(plan: &Plan) -> Vector {
+    let workers = plan.stages.iter().flat_map(|s| &s.workers);
+    workers.fold(Vector::empty(), |all, v| all.max(v))
 }
 
 fn share_in(plan: &Plan, ask: &Ask) -> Vector {
@@ -316,7 +326,15 @@ pub(super) fn room(
             }
             let slot =
                 slot(job, *member).ok_or_else(|| Rejection::NotFound(member.stage.to_string()))?;
+            let planned = job.plan.as_ref().and_then(|p| {
+                let stage = p.stages.get(usize::from(member.stage.0))?;
+                stage.workers.get(member.worker.0 as usize)
+            });
             match slot.lease {
+                // Its share is still with somebody who has to give it up first.
+                None if slot.unclaimed.is_empty() && planned.is_some_and(|p| !p.is_empty()) => {
+                    Err(Rejection::JobQueued(job.spec.name.clone()))
+                }
                 None => Ok(slot.unclaimed.clone()),
                 Some(id) => Err(Rejection::SlotTaken {
                     stage: job.spec.stages[usize::from(member.stage.0)].name.clone(),
@@ -334,7 +352,15 @@ fn ahead(d: &Durable, lease: &Lease, wanted: &Vector, entry: Option<LeaseId>) ->
     let before = d
         .queue()
         .take_while(|q| Some(q.id) != entry && (entry.is_some() || q.priority >= lease.priority));
-    for waiting in before {
+    first_waiting_for(before, wanted)
+}
+
+/// The first of these entries that waits for a kind of resource that `wanted` uses.
+pub(super) fn first_waiting_for<'a>(
+    entries: impl Iterator<Item = &'a Lease>,
+    wanted: &Vector,
+) -> Option<LeaseId> {
+    for waiting in entries {
         let Ask::Alone { cores, gpus } = &waiting.ask else {
             continue;
         };
@@ -356,6 +382,13 @@ pub(super) fn attach(
     fence: Fence,
     holder: &Holder,
 ) -> Result<Decision, Rejection> {
+    let lease = find(d, caller, id)?;
+    if lease.phase.is_usable()
+        && lease.phase.holder() == Some(holder)
+        && fence.next() == lease.fence
+    {
+        return Ok(Decision::about(id, [])); // said again: the answer was lost
+    }
     let lease = find_fenced(d, caller, id, fence)?;
     let phase = lease.phase.name();
     let wrong = |wanted| Err(Rejection::WrongPhase { id, phase, wanted });
