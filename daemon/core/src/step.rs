@@ -37,26 +37,22 @@ pub struct Step {
     /// One answer for each command, in order. They are true only after the commit.
     pub answers: Vec<Result<Answer, Rejection>>,
     mark: usize,
-    forgotten: bool,
 }
 
 /// Decides a batch. Durable state is changed at once and can be taken back with [`Step::undo`].
 pub fn step(state: &mut State, now: Time, batch: &[Command]) -> Step {
+    state.volatile.credit_stall(now);
+    state.volatile.began(now);
     let mark = state.durable.mark();
     let mut step = Step {
         events: Vec::new(),
         answers: Vec::with_capacity(batch.len()),
         mark,
-        forgotten: false,
     };
     for command in batch {
         let answer = one(state, now, command, &mut step.events);
         step.answers.push(answer);
     }
-    step.forgotten = step
-        .events
-        .iter()
-        .any(|e| matches!(e, Event::RequestsForgotten { .. }));
     step
 }
 
@@ -67,6 +63,7 @@ fn one(
     command: &Command,
     events: &mut Vec<Event>,
 ) -> Result<Answer, Rejection> {
+    let closings = state.volatile.closings();
     let decision = decide(&state.durable, &mut state.volatile, now, command)?;
     if decision.events.is_empty() {
         return Ok(decision.reply);
@@ -87,9 +84,18 @@ fn one(
         None => Ok(decision.reply),
         Some(violation) => {
             state.durable.undo_to(mark);
-            events.truncate(first);
-            state.volatile.reopen(now);
+            state.volatile.reopen(now, closings);
+            put_back(state, events.split_off(first));
             Err(Rejection::Invariant(violation.invariant))
+        }
+    }
+}
+
+/// What was to be forgotten is not.
+fn put_back(state: &mut State, events: Vec<Event>) {
+    for event in events.into_iter().rev() {
+        if let Event::RequestsForgotten { requests } = event {
+            state.volatile.put_back(requests);
         }
     }
 }
@@ -97,19 +103,15 @@ fn one(
 impl Step {
     /// The transaction failed: nothing has happened.
     pub fn undo(self, state: &mut State, now: Time) {
+        state.volatile.credit_stall(now);
         state.durable.undo_to(self.mark);
-        state.volatile.reopen(now);
-        if self.forgotten {
-            for event in self.events {
-                if let Event::RequestsForgotten { requests } = event {
-                    state.volatile.put_back(now, requests);
-                }
-            }
-        }
+        state.volatile.reopen(now, 0);
+        put_back(state, self.events);
     }
 
     /// The transaction is durable: timers follow, answers become true. The events come back for whoever publishes.
     pub fn settle(self, state: &mut State, now: Time) -> Settled {
+        state.volatile.credit_stall(now);
         state.durable.commit();
         state.volatile.settle(&state.durable, now, &self.events);
         let answers = self

@@ -8,6 +8,7 @@ use alloc::string::String;
 use crate::balance::{Free, StayReason, Watch};
 use crate::clock::LeaseClock;
 use crate::event::Event;
+use crate::grant::Ask;
 use crate::id::{Fence, Generation, JobId, LeaseId, Name, RequestId};
 use crate::lease::{Lease, Phase};
 use crate::settings::Settings;
@@ -87,7 +88,9 @@ impl Volatile {
         }
         for job in d.jobs().values().filter(|j| j.plan.is_some()) {
             v.watches.insert(job.id, Watch::new(&job.spec));
-            v.idle.insert(job.id, now);
+            if crate::state::slots(job).all(|(_, s)| s.lease.is_none()) {
+                v.idle.insert(job.id, now);
+            }
         }
         let ended = |(key, r): (&(Name, RequestId), &crate::state::Remembered)| match r.effect {
             Effect::Lease {
@@ -135,9 +138,13 @@ impl Volatile {
     pub fn closed(&mut self, id: LeaseId) {
         self.closed.push(id);
     }
-    /// The step is not committed: the clocks that it closed open again.
-    pub fn reopen(&mut self, now: Time) {
-        for id in core::mem::take(&mut self.closed) {
+    /// Clocks closed by this step so far.
+    pub fn closings(&self) -> usize {
+        self.closed.len()
+    }
+    /// What follows the first `kept` closings is not committed: those clocks open again.
+    pub fn reopen(&mut self, now: Time, kept: usize) {
+        for id in self.closed.split_off(kept.min(self.closed.len())) {
             if let Some(clock) = self.clocks.get(&id) {
                 clock.reopen();
                 self.due.insert((now, id));
@@ -145,15 +152,24 @@ impl Volatile {
         }
     }
 
-    /// If the daemon itself was late by more than the limit, everyone's deadline moves by that much.
-    /// Returns the stall.
+    /// If the daemon itself was late by more than the limit, everyone's deadline moves by that much. Asked at the
+    /// beginning and the end of each step, whatever woke the daemon. Returns the stall.
     pub fn credit_stall(&mut self, now: Time) -> Millis {
         let late = self.expected.take().map_or(Millis(0), |at| now.since(at));
         if late < self.settings.stall {
             return Millis(0);
         }
         self.clocks.values().for_each(|c| c.extend(late));
+        // Nobody has renewed by this: see `take_renewed`.
+        self.restarted
+            .values_mut()
+            .for_each(|at| *at = at.after(late));
         late
+    }
+
+    /// A step has begun: its end is expected at once.
+    pub const fn began(&mut self, now: Time) {
+        self.expected = Some(now);
     }
 
     /// When the core has to be called next.
@@ -164,7 +180,13 @@ impl Volatile {
         if let Some((due, _)) = self.due.first() {
             at = at.min(*due);
         }
-        self.expected = Some(at);
+        // A flood of ends is forgotten as fast as it comes, a bounded piece at a time.
+        const FORGET_EVERY: Millis = Millis(50);
+        if self.ends.len() > self.settings.remember_ends as usize {
+            at = at.min(now.after(FORGET_EVERY));
+        }
+        // What is overdue already is no reason to be early.
+        self.expected = Some(at.max(now));
         at
     }
 
@@ -183,10 +205,10 @@ impl Volatile {
         keys
     }
     /// They were not forgotten after all.
-    pub fn put_back(&mut self, now: Time, keys: Vec<(Name, RequestId)>) {
+    pub fn put_back(&mut self, keys: Vec<(Name, RequestId)>) {
         keys.into_iter()
             .rev()
-            .for_each(|key| self.ends.push_front((now, key)));
+            .for_each(|key| self.ends.push_front((Time(0), key))); // due already
     }
 
     /// Leases that were renewed since a restart: their `unrenewed_since` can be cleared in the ledger.
@@ -211,7 +233,13 @@ impl Volatile {
                     self.start_clock(lease, now.after(lease.ttl));
                     self.busy(d, lease.id);
                 }
-                Event::LeaseAttached { id, fence, .. } => self.new_fence(d, *id, *fence, now),
+                Event::LeaseAttached { id, fence, .. } => {
+                    self.new_fence(d, *id, *fence, now);
+                    // The answer hands the target over: nothing is left to acknowledge.
+                    if let Some(lease) = d.leases().get(id) {
+                        self.acknowledged.insert(*id, lease.generation);
+                    }
+                }
                 Event::LeaseDraining { id, fence } => self.new_fence(d, *id, *fence, now),
                 Event::LeaseQuarantined { id, fence, .. } => {
                     self.new_fence(d, *id, *fence, now);
@@ -263,7 +291,6 @@ impl Volatile {
         }
     }
     fn busy(&mut self, d: &Durable, id: LeaseId) {
-        use crate::grant::Ask;
         if let Some(Ask::Stage(member)) = d.leases().get(&id).map(|l| &l.ask) {
             self.idle.remove(&member.job);
         }
@@ -278,6 +305,12 @@ impl Volatile {
             self.due.insert((deadline.after(self.grace(lease)), id));
         }
         self.acknowledged.remove(&id);
+        // Another process may hold it from here: its steps start anew.
+        if let Ask::Stage(member) = lease.ask
+            && let Some(watch) = self.watches.get_mut(&member.job)
+        {
+            watch.forget(member.stage, member.worker);
+        }
     }
     fn forget(&mut self, d: &Durable, id: LeaseId, now: Time) {
         self.clocks.remove(&id);

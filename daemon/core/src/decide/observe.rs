@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use super::lease::{end_of, ended};
 use super::{Decision, find_fenced};
 use crate::command::{Caller, Observation, Rejection, Seen};
+use crate::cpuset::CpuSet;
 use crate::event::Event;
 use crate::grant::{GpuShare, Resize, Vector};
 use crate::id::{Fence, Generation, GpuId, LeaseId};
@@ -67,35 +68,45 @@ pub(super) fn observe(d: &Durable, v: &Volatile, o: &Observation) -> Decision {
         };
     }
     match &lease.phase {
-        Phase::Attached(_) => attached(lease, o),
-        Phase::Active { verified, .. } => active(lease, v, o, *verified),
-        Phase::Draining(_) => draining(lease, o),
+        Phase::Attached(_) => attached(d, lease, v, o),
+        Phase::Active { verified, .. } => active(d, lease, v, o, *verified),
+        Phase::Draining(_) => draining(d, lease, o),
         _ => Decision::done(),
     }
 }
 
-fn cores_bound(lease: &Lease, o: &Observation) -> bool {
-    lease.target.cores.is_empty()
-        || o.cores
-            .as_ref()
-            .is_some_and(|c| !c.is_empty() && c.is_subset(&lease.target.cores))
+/// The tree was seen on its target's cores; where that has none, off those that it had.
+fn cores_bound(d: &Durable, lease: &Lease, o: &Observation) -> bool {
+    if lease.target.cores.is_empty() {
+        return lease.held.cores.is_empty() || off(d, o, &lease.held.cores);
+    }
+    let on = |c: &CpuSet| !c.is_empty() && c.is_subset(&lease.target.cores);
+    o.cores.as_ref().is_some_and(on)
+}
+
+/// The tree was seen off these cores. Where no core is reserved, the shared set is all of them: a tree on all cores
+/// has been moved there.
+fn off(d: &Durable, o: &Observation, cores: &CpuSet) -> bool {
+    let node = d.node();
+    let shared =
+        |c: &CpuSet| node.reserved_cores.is_empty() && node.cores.iter().all(|n| c.contains(n.id));
+    o.cores
+        .as_ref()
+        .is_some_and(|c| c.is_disjoint(cores) || shared(c))
 }
 
 /// Cores are read back: from here on the lease is active.
-fn attached(lease: &Lease, o: &Observation) -> Decision {
+fn attached(d: &Durable, lease: &Lease, v: &Volatile, o: &Observation) -> Decision {
     let id = lease.id;
-    if !cores_bound(lease, o) {
+    if !cores_bound(d, lease, o) {
         return Decision::done();
     }
     let mut events = Vec::new();
-    let old_clients = o.gpus.iter().any(|(gpu, seen)| too_wide(lease, *gpu, seen));
-    // A first attach has an empty `held`: the share was reserved for it. After a restart of the worker's process the
-    // old contexts must be gone before what they held counts as given up.
-    if lease.held != lease.target && (lease.held.is_empty() || !old_clients) {
-        events.push(Event::LeaseHeld {
-            id,
-            held: lease.target.clone(),
-        });
+    // What it was told when it attached may be in use. Where the target has shrunk since, or the contexts of its
+    // process before a restart are still there, that has to be seen gone like any other shrink.
+    let held = observed(d, lease, v, o);
+    if held != lease.held {
+        events.push(Event::LeaseHeld { id, held });
     }
     events.push(Event::LeaseActivated { id });
     Decision::of(events)
@@ -105,11 +116,11 @@ fn too_wide(lease: &Lease, gpu: GpuId, seen: &Seen) -> bool {
     seen.clients > 0 && seen.cap > lease.target.gpus.get(&gpu).map_or(Sms(0), |s| s.cap)
 }
 
-fn active(lease: &Lease, v: &Volatile, o: &Observation, verified: bool) -> Decision {
+fn active(d: &Durable, lease: &Lease, v: &Volatile, o: &Observation, verified: bool) -> Decision {
     let id = lease.id;
     let mut events = Vec::new();
     if lease.held != lease.target {
-        let held = observed(lease, v, o);
+        let held = observed(d, lease, v, o);
         if held != lease.held {
             events.push(Event::LeaseHeld { id, held });
         }
@@ -126,10 +137,10 @@ fn active(lease: &Lease, v: &Volatile, o: &Observation, verified: bool) -> Decis
 }
 
 /// What the holder has now, as far as it was seen. Never less than what may still be in use.
-fn observed(lease: &Lease, v: &Volatile, o: &Observation) -> Vector {
+fn observed(d: &Durable, lease: &Lease, v: &Volatile, o: &Observation) -> Vector {
     let cores = match &o.cores {
         _ if lease.held.cores == lease.target.cores => lease.target.cores.clone(),
-        Some(_) if cores_bound(lease, o) => lease.target.cores.clone(),
+        Some(_) if cores_bound(d, lease, o) => lease.target.cores.clone(),
         Some(c) => lease
             .counted()
             .cores
@@ -169,9 +180,9 @@ fn too_fat(lease: &Lease, gpu: GpuId, seen: &Seen) -> bool {
 }
 
 /// Given back: cores are free when the tree is off them, SMs and bytes when it is off the GPU.
-fn draining(lease: &Lease, o: &Observation) -> Decision {
+fn draining(d: &Durable, lease: &Lease, o: &Observation) -> Decision {
     let mut held = lease.held.clone();
-    if o.cores.as_ref().is_some_and(|c| c.is_disjoint(&held.cores)) {
+    if off(d, o, &held.cores) {
         held.cores = Default::default();
     }
     held.gpus

@@ -18,12 +18,13 @@ pub const LOOKS_PER_STEP: usize = 256;
 pub const FORGOTTEN_PER_STEP: usize = 1024;
 
 pub(super) fn tick(d: &Durable, v: &mut Volatile, now: Time) -> Decision {
-    v.credit_stall(now);
     let mut events = Vec::new();
     for id in v.take_due(now, LOOKS_PER_STEP) {
         events.extend(look(d, v, now, id));
     }
-    events.extend(fallbacks(d, v, now));
+    let overdue = fallbacks(d, v, now).into_iter();
+    let ended: Vec<Option<LeaseId>> = events.iter().map(Event::lease).collect();
+    events.extend(overdue.filter(|e| !ended.contains(&e.lease())));
     events.extend(parked(d, v, now));
     let requests = v.take_forgettable(now, FORGOTTEN_PER_STEP);
     if !requests.is_empty() {

@@ -136,6 +136,7 @@ fn evolve_lease(lease: &mut Lease, event: &Event) {
     match event {
         Event::LeaseAttached { holder, fence, .. } => {
             lease.fence = *fence;
+            lease.held = lease.counted(); // told what it is to have: it may use it from here on
             lease.phase = Phase::Attached(holder.clone());
         }
         Event::LeaseActivated { .. } => {
@@ -154,11 +155,15 @@ fn evolve_lease(lease: &mut Lease, event: &Event) {
             generation, target, ..
         } => {
             lease.generation = *generation;
+            if lease.phase != Phase::Pending {
+                lease.held = lease.counted(); // what it was to have may be in use, seen or not
+            }
             lease.target = target.clone();
         }
         Event::LeaseHeld { held, .. } => lease.held = held.clone(),
         Event::LeaseDraining { fence, .. } => {
             lease.fence = *fence;
+            lease.held = lease.counted();
             lease.target = Vector::empty();
             if let Some(holder) = lease.phase.holder().cloned() {
                 lease.phase = Phase::Draining(holder);
