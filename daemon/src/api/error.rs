@@ -230,6 +230,18 @@ pub(super) fn reconnect() -> Status {
     plain(Code::Unavailable, "RECONNECT", message)
 }
 
+/// How the decoder's complaints begin (prost).
+const UNREADABLE: &str = "failed to decode";
+
+/// What a client sent on a stream cannot be read: its fault, where tonic would say that it is ours.
+pub(super) fn unreadable(status: Status) -> Status {
+    if status.code() == Code::Internal && status.message().starts_with(UNREADABLE) {
+        plain(Code::InvalidArgument, "MALFORMED", status.message())
+    } else {
+        status
+    }
+}
+
 /// A budget is used up.
 pub(super) fn overloaded() -> Status {
     let busy_for = Millis(u64::try_from(COME_BACK.as_millis()).unwrap_or(u64::MAX));

@@ -119,7 +119,8 @@ impl Session {
                     Ok(Some(frame)) => self.frame(frame).await?,
                     // The client has said all it will: what is under way still gets its answer.
                     Ok(None) => return self.finish().await,
-                    Err(_) => return Ok(()),
+                    // If the client is gone, nobody reads it.
+                    Err(status) => return Err(error::unreadable(status).into()),
                 },
             }
         }

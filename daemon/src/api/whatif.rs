@@ -19,7 +19,7 @@ use tonic::Status;
 
 use super::convert::{self, Around, Bad};
 use super::error;
-use super::limits::{PLAN_CORES_MAX, PLAN_PROFILES_MAX, PLAN_SMS_MAX};
+use super::limits::{MEMORY_MAX, PLAN_CORES_MAX, PLAN_PROFILES_MAX, PLAN_SMS_MAX};
 use crate::handle::Failure;
 
 /// What is asked.
@@ -79,7 +79,7 @@ impl Question {
                 .collect::<Result<_, _>>()?,
             cores: sized("cores", w.cores, PLAN_CORES_MAX)?,
             sms: sized("sms", w.sms, PLAN_SMS_MAX)?,
-            memory: w.memory_bytes.map(Bytes),
+            memory: w.memory_bytes.map(|n| Bytes(n.min(MEMORY_MAX))),
         })
     }
 

@@ -134,6 +134,15 @@ const fn or_default(n: u32, default: u32) -> u32 {
     if n == 0 { default } else { n }
 }
 
+/// A number that is not too large.
+fn at_most<T: PartialOrd + Display>(field: &str, n: T, most: T) -> Result<T, Bad> {
+    if n <= most {
+        Ok(n)
+    } else {
+        Err(Bad::new(field, format!("{n} is more than {most}")))
+    }
+}
+
 /// A finite number in a range.
 fn within(field: &str, x: f64, low: f64, high: f64) -> Result<f64, Bad> {
     if x.is_finite() && x >= low && x <= high {

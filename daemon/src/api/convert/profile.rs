@@ -7,7 +7,8 @@ use evenkeel_core::id::Name;
 use evenkeel_core::unit::{Bytes, Rate, Sms};
 use evenkeel_proto::v1 as pb;
 
-use super::{Bad, name, or_default, within};
+use super::{Bad, at_most, name, or_default, within};
+use crate::api::limits::{BATCH_MAX, CORES_MAX, MEMORY_MAX, PROCESSES_MAX, RATE_MAX, SMS_MAX};
 
 /// Most that a measurement may count.
 const WEIGHT_MAX: f64 = 1e9;
@@ -48,13 +49,17 @@ pub(in crate::api) fn point(w: &pb::ProfilePoint) -> Result<Point, Bad> {
         ));
     }
     let weight = if w.weight == 0.0 { 1.0 } else { w.weight };
+    if w.units_per_s > RATE_MAX && w.units_per_s.is_finite() {
+        let why = format!("{} is more than anything does", w.units_per_s);
+        return Err(Bad::new("units_per_s", why));
+    }
     Ok(Point {
-        cores: w.cores,
-        sms: Sms(w.sms),
-        batch: w.batch,
-        replicas: or_default(w.replicas, 1),
+        cores: at_most("cores", w.cores, CORES_MAX)?,
+        sms: Sms(at_most("sms", w.sms, SMS_MAX)?),
+        batch: at_most("batch", w.batch, BATCH_MAX)?,
+        replicas: at_most("replicas", or_default(w.replicas, 1), PROCESSES_MAX)?,
         rate: Rate::new(w.units_per_s).map_err(|e| Bad::new("units_per_s", e))?,
-        memory: Bytes(w.memory_bytes),
+        memory: Bytes(at_most("memory_bytes", w.memory_bytes, MEMORY_MAX)?),
         weight: within("weight", weight, f64::MIN_POSITIVE, WEIGHT_MAX)?,
     })
 }
@@ -214,6 +219,8 @@ mod tests {
             ("negative", at(1, 1, -1.0), "units_per_s"),
             ("infinite", at(1, 1, f64::INFINITY), "units_per_s"),
             ("nothing", at(0, 0, 1.0), "cores"),
+            ("too much", at(u32::MAX, 1, 1.0), "cores"),
+            ("too fast", at(1, 1, 1e300), "units_per_s"),
             (
                 "batch",
                 pb::ProfilePoint {

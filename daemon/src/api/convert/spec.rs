@@ -8,8 +8,10 @@ use evenkeel_core::unit::{Bytes, Millis, Sms};
 use evenkeel_proto::v1 as pb;
 
 use super::vector::gpu_id;
-use super::{Bad, name, optional_name, or_default, resize, resize_mode, within};
-use crate::api::limits::{BATCHES_MAX, JOB_GPUS_MAX};
+use super::{Bad, at_most, name, optional_name, or_default, resize, resize_mode, within};
+use crate::api::limits::{
+    BATCH_MAX, BATCHES_MAX, CORES_MAX, JOB_GPUS_MAX, MEMORY_MAX, PROCESSES_MAX, SMS_MAX,
+};
 
 /// "No limit of its own".
 const NO_LIMIT: u32 = u32::MAX;
@@ -141,6 +143,9 @@ fn stage(w: &pb::StageSpec) -> Result<StageSpec, Bad> {
     if w.batches.contains(&0) {
         return Err(Bad::new("batches", "a batch size is at least 1"));
     }
+    for batch in &w.batches {
+        at_most("batches", *batch, BATCH_MAX)?;
+    }
     let sms = if w.no_gpu {
         if w.min_sms != 0 || w.max_sms != 0 || w.memory_bytes != 0 {
             let why = "the stage has no_gpu set: leave min_sms, max_sms and memory_bytes out";
@@ -148,16 +153,20 @@ fn stage(w: &pb::StageSpec) -> Result<StageSpec, Bad> {
         }
         (0, 0)
     } else {
-        range("max_sms", w.min_sms, w.max_sms)?
+        range(("min_sms", w.min_sms), ("max_sms", w.max_sms), SMS_MAX)?
     };
     Ok(StageSpec {
         name: name("name", &w.name)?,
         role: role(w.role)?,
         workers,
-        processes: or_default(w.processes, 1),
-        cores: range("max_cores", w.min_cores, w.max_cores)?,
+        processes: at_most("processes", or_default(w.processes, 1), PROCESSES_MAX)?,
+        cores: range(
+            ("min_cores", w.min_cores),
+            ("max_cores", w.max_cores),
+            CORES_MAX,
+        )?,
         sms: (Sms(sms.0), Sms(sms.1)),
-        memory: Bytes(w.memory_bytes),
+        memory: Bytes(at_most("memory_bytes", w.memory_bytes, MEMORY_MAX)?),
         batches: w.batches.clone(),
         synchronous: w.synchronous,
         resize: resize("resize", w.resize)?,
@@ -165,13 +174,17 @@ fn stage(w: &pb::StageSpec) -> Result<StageSpec, Bad> {
     })
 }
 
-fn range(field: &str, least: u32, most: u32) -> Result<(u32, u32), Bad> {
-    let most = or_default(most, NO_LIMIT);
-    if least > most {
-        let why = format!("{most} is less than the least, {least}");
-        return Err(Bad::new(field, why));
+fn range(least: (&str, u32), most: (&str, u32), limit: u32) -> Result<(u32, u32), Bad> {
+    let low = at_most(least.0, least.1, limit)?;
+    let high = match most.1 {
+        0 => NO_LIMIT,
+        n => at_most(most.0, n, limit)?,
+    };
+    if low > high {
+        let why = format!("{high} is less than the least, {low}");
+        return Err(Bad::new(most.0, why));
     }
-    Ok((least, most))
+    Ok((low, high))
 }
 
 fn role(w: i32) -> Result<Role, Bad> {
@@ -410,6 +423,21 @@ mod tests {
             "batch 0",
             |w| w.stages[1].batches = vec![0],
             Some("stages[1].batches"),
+        );
+        check(
+            "cores",
+            |w| w.stages[0].min_cores = u32::MAX,
+            Some("stages[0].min_cores"),
+        );
+        check(
+            "SMs",
+            |w| w.stages[1].max_sms = u32::MAX,
+            Some("stages[1].max_sms"),
+        );
+        check(
+            "memory",
+            |w| w.stages[1].memory_bytes = u64::MAX,
+            Some("stages[1].memory_bytes"),
         );
         check(
             "workers",

@@ -4,10 +4,12 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use evenkeel_proto::v1 as pb;
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
 use hyper::server::conn::{http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -29,6 +31,27 @@ use crate::api::limits::{
 };
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// An answer in which a message that cannot be read is its sender's fault (INVALID_ARGUMENT), where tonic says that
+/// it is ours (INTERNAL).
+pub(super) struct Checked(Answer);
+
+impl Future for Checked {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map_ok(|mut response| {
+            let headers = response.headers_mut();
+            let header = |name| headers.get(name).map(HeaderValue::as_bytes);
+            let unreadable = header("grpc-status") == Some(b"13")
+                && header("grpc-message").is_some_and(|m| m.starts_with(b"failed%20to%20decode"));
+            if unreadable {
+                headers.insert("grpc-status", HeaderValue::from_static("3"));
+            }
+            response
+        })
+    }
+}
 
 /// Where a connection's requests go. Says of each which peer it came from.
 #[derive(Clone)]
@@ -81,9 +104,9 @@ fn counters() -> HashMap<String, metrics::Counter> {
 impl hyper::service::Service<Request<Incoming>> for Dispatch {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = Checked;
 
-    fn call(&self, mut request: Request<Incoming>) -> Answer {
+    fn call(&self, mut request: Request<Incoming>) -> Checked {
         if let Some(peer) = &self.peer {
             request.extensions_mut().insert(peer.clone());
         }
@@ -91,10 +114,10 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
             counter.increment(1);
         }
         if request.uri().path().starts_with(LEASES) {
-            return self.leases.clone().call(request);
+            return Checked(self.leases.clone().call(request));
         }
         let answer = self.others.clone().call(request);
-        Box::pin(async move { Ok(answer.await?.map(Body::new)) })
+        Checked(Box::pin(async move { Ok(answer.await?.map(Body::new)) }))
     }
 }
 

@@ -1,0 +1,20 @@
+//! The API over real sockets, with the real controller on a real ledger: every call, what it refuses, and what it
+//! never tells. Two tenants and an admin have a socket each, because all tests run as one user.
+#[path = "api/bad_input.rs"]
+mod bad_input;
+#[path = "api/jobs.rs"]
+mod jobs;
+#[path = "api/kit.rs"]
+mod kit;
+#[path = "api/leases.rs"]
+mod leases;
+#[path = "api/node.rs"]
+mod node;
+#[path = "api/profiles.rs"]
+mod profiles;
+#[path = "api/rest.rs"]
+mod rest;
+#[path = "api/serving.rs"]
+mod serving;
+#[path = "api/session.rs"]
+mod session;

@@ -1,0 +1,126 @@
+//! Listening and stopping: limits, a second daemon, an end that comes in time and revokes nothing.
+use std::time::Duration;
+
+use evenkeel_core::unit::Millis;
+use evenkeel_proto::v1 as pb;
+use evenkeeld::api::{Api, Config, ServeError};
+use tokio_stream::StreamExt as _;
+use tokio_util::sync::CancellationToken;
+
+use super::kit::{Rig, Who, acquire, next, reference, unenforced, why};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_comes_in_time_and_leases_stay() {
+    let mut rig = Rig::synthetic().await;
+    let mut alice = rig.leases(Who::Alice).await;
+    let lease = acquire(&mut alice, unenforced(1)).await;
+    // Streams that would go on for ever, and a call that waits for an hour.
+    let frame = pb::SessionRequest {
+        renew: vec![reference(&lease)],
+        ..Default::default()
+    };
+    let frames = tokio_stream::iter([frame]).chain(tokio_stream::pending());
+    let mut session = alice.session(frames).await.unwrap().into_inner();
+    assert_eq!(next("a renewal", &mut session).await.renewals.len(), 1);
+    let mut nodes = rig.nodes(Who::Bob).await;
+    let mut watched = nodes
+        .watch_node(pb::WatchNodeRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    next("the node", &mut watched).await;
+    let mut bob = rig.leases(Who::Bob).await;
+    let patient = pb::AcquireLeaseRequest {
+        wait_ms: 3_600_000,
+        ..unenforced(8)
+    };
+    let waiting = tokio::spawn(async move { bob.acquire_lease(patient).await });
+    super::kit::until("bob waits", async || {
+        let queued = rig
+            .handle()
+            .read(|s, _| s.durable.queue().count())
+            .await
+            .unwrap();
+        (queued == 1).then_some(())
+    })
+    .await;
+
+    let took = rig.end().await;
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let status = session
+        .message()
+        .await
+        .expect_err("a session is told to come back");
+    assert_eq!(why(&status).0, "RECONNECT", "{status:?}");
+    assert!(watched.message().await.is_err());
+    assert!(waiting.await.unwrap().is_err());
+    assert!(
+        !rig.socket(Who::Alice).exists(),
+        "nobody is there, and that shows"
+    );
+
+    let mut rig = rig;
+    rig.begin_again().await;
+    let got = rig
+        .leases(Who::Alice)
+        .await
+        .get_lease(pb::GetLeaseRequest { lease_id: lease.id })
+        .await;
+    assert_eq!(
+        got.unwrap().into_inner().lease.unwrap().phase(),
+        pb::LeasePhase::Active
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_daemons_do_not_share_a_socket_and_rest_stays_at_home() {
+    let rig = Rig::synthetic().await;
+    let config = |socket| Config {
+        socket,
+        socket_mode: 0o600,
+        tcp: None,
+        rest: None,
+        tenants: std::sync::Arc::new(|_| Who::Alice.caller()),
+        node_name: "second".into(),
+        default_ttl: Millis::secs(30),
+        gpu_sockets: Default::default(),
+        troubles: std::sync::Arc::new(Vec::new),
+    };
+    let spawn = async |config| {
+        let api = Api {
+            config,
+            handle: rig.handle().clone(),
+        };
+        api.spawn(CancellationToken::new()).await
+    };
+    let taken = spawn(config(rig.socket(Who::Alice))).await;
+    assert!(matches!(taken, Err(ServeError::Taken(_))), "{taken:?}");
+    acquire(&mut rig.leases(Who::Alice).await, unenforced(1)).await;
+    let folder = tempfile::tempdir().unwrap();
+    let open = Config {
+        rest: Some(([0, 0, 0, 0], 0).into()),
+        ..config(folder.path().join("s"))
+    };
+    let open = spawn(open).await;
+    assert!(matches!(open, Err(ServeError::NotLoopback(_))), "{open:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_reads_nothing_does_not_stop_the_others() {
+    let rig = Rig::synthetic().await;
+    let mut alice = rig.leases(Who::Alice).await;
+    let lease = acquire(&mut alice, unenforced(1)).await;
+    let frame = pb::SessionRequest {
+        renew: vec![reference(&lease); 1_000],
+        ..Default::default()
+    };
+    let flood = tokio_stream::iter(std::iter::repeat_n(frame, 2_000));
+    let deaf = alice.session(flood).await.unwrap();
+    for _ in 0..20 {
+        let got = alice
+            .get_lease(pb::GetLeaseRequest { lease_id: lease.id })
+            .await;
+        assert_eq!(got.unwrap().into_inner().lease.unwrap().id, lease.id);
+    }
+    drop(deaf);
+}

@@ -1,0 +1,370 @@
+//! The stream of a process: renewals, reports, acknowledgements up; directives down.
+use evenkeel_proto::v1 as pb;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Streaming};
+
+use super::jobs::{attach, job_with_workers, uneven_profiles};
+use super::kit::{Rig, SOON, Who, acquire, next, reference, unenforced, until};
+
+struct Session {
+    up: mpsc::Sender<pb::SessionRequest>,
+    down: Streaming<pb::SessionResponse>,
+}
+
+impl Session {
+    async fn open(rig: &Rig, who: Who) -> Self {
+        let (up, frames) = mpsc::channel(16);
+        let down = rig
+            .leases(who)
+            .await
+            .session(ReceiverStream::new(frames))
+            .await;
+        let down = down.unwrap().into_inner();
+        Self { up, down }
+    }
+    async fn send(&self, frame: pb::SessionRequest) {
+        self.up.send(frame).await.unwrap();
+    }
+    async fn renew(&self, leases: &[pb::Lease]) {
+        let renew = leases.iter().map(reference).collect();
+        self.send(pb::SessionRequest {
+            renew,
+            ..Default::default()
+        })
+        .await;
+    }
+    async fn next(&mut self, what: &str) -> pb::SessionResponse {
+        next(what, &mut self.down).await
+    }
+    /// The next directive; what else comes is passed over.
+    async fn directive(&mut self, what: &str) -> pb::Directive {
+        loop {
+            if let Some(directive) = self.next(what).await.directives.into_iter().next() {
+                return directive;
+            }
+        }
+    }
+    /// The status that the stream ends with.
+    async fn end(mut self) -> tonic::Status {
+        let end = async {
+            loop {
+                match self.down.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("ended without a word"),
+                    Err(status) => return status,
+                }
+            }
+        };
+        tokio::time::timeout(SOON, end).await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_frame_renews_many_in_order() {
+    let rig = Rig::synthetic().await;
+    let mut alice = rig.leases(Who::Alice).await;
+    let bobs = acquire(&mut rig.leases(Who::Bob).await, unenforced(1)).await;
+    let mut leases = Vec::new();
+    for _ in 0..5 {
+        leases.push(acquire(&mut alice, unenforced(1)).await);
+    }
+    leases.insert(2, bobs);
+    leases[4].fence = 7;
+    let mut session = Session::open(&rig, Who::Alice).await;
+    for round in 0..3 {
+        session.renew(&leases).await;
+        let renewals = session.next("the renewals").await.renewals;
+        let ids: Vec<u64> = renewals.iter().map(|r| r.lease_id).collect();
+        assert_eq!(
+            ids,
+            leases.iter().map(|l| l.id).collect::<Vec<_>>(),
+            "round {round}"
+        );
+        use pb::RenewStatus::{Fenced, Lost, Renewed};
+        let statuses: Vec<_> = renewals.iter().map(|r| r.status()).collect();
+        assert_eq!(statuses, [Renewed, Renewed, Lost, Renewed, Fenced, Renewed]);
+        assert_eq!(renewals[0].remaining_ms, 30_000);
+    }
+    // An empty frame is answered, too: the line is up.
+    session.send(pb::SessionRequest::default()).await;
+    assert_eq!(
+        session.next("an answer").await,
+        pb::SessionResponse::default()
+    );
+    drop(session.up);
+    assert!(
+        session.down.message().await.unwrap().is_none(),
+        "ended by its client, without an error"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_is_told_and_the_rest_goes_on() {
+    let rig = Rig::synthetic().await;
+    let lease = acquire(&mut rig.leases(Who::Alice).await, unenforced(1)).await;
+    let mut session = Session::open(&rig, Who::Alice).await;
+    let report = |units| pb::WorkReport {
+        lease: Some(reference(&lease)),
+        lanes: 1,
+        intervals: vec![pb::BusyInterval {
+            began_us_ago: 9,
+            busy_us: 9,
+            units,
+            ..Default::default()
+        }],
+        steps: vec![],
+    };
+    let before = rig.snapshot().await;
+    for (what, frame, expect) in [
+        ("NaN", report(f64::NAN), "reports[0]: intervals[0].units: "),
+        ("no job", report(1.0), "reports[0]: report: "),
+        (
+            "an old fence",
+            pb::WorkReport {
+                lease: Some(pb::LeaseRef {
+                    fence: 9,
+                    ..reference(&lease)
+                }),
+                ..report(1.0)
+            },
+            "reports[0]: the fence",
+        ),
+        (
+            "no lease",
+            pb::WorkReport {
+                lease: None,
+                ..report(1.0)
+            },
+            "reports[0]: lease: ",
+        ),
+    ] {
+        let reports = vec![frame];
+        session
+            .send(pb::SessionRequest {
+                reports,
+                ..Default::default()
+            })
+            .await;
+        let refused = session.next(what).await.refused;
+        assert!(
+            refused.len() == 1 && refused[0].starts_with(expect),
+            "{what}: {refused:?}"
+        );
+    }
+    let acknowledgement = pb::Acknowledge {
+        lease: Some(reference(&lease)),
+        generation: 5,
+        effective: lease.held.clone(),
+    };
+    let frame = pb::SessionRequest {
+        acknowledgements: vec![acknowledgement],
+        ..Default::default()
+    };
+    session.send(frame).await;
+    let refused = session.next("a generation of the future").await.refused;
+    assert!(
+        refused[0].starts_with("acknowledgements[0]: generation: "),
+        "{refused:?}"
+    );
+    session.renew(std::slice::from_ref(&lease)).await;
+    assert_eq!(
+        session.next("a renewal").await.renewals[0].status(),
+        pb::RenewStatus::Renewed
+    );
+    assert_eq!(rig.snapshot().await, before, "nothing changed");
+
+    let renew = vec![reference(&lease); 1_025];
+    session
+        .send(pb::SessionRequest {
+            renew,
+            ..Default::default()
+        })
+        .await;
+    assert_eq!(
+        session.end().await.code(),
+        Code::InvalidArgument,
+        "a frame over the limit ends it"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replan_reaches_the_workers_shrinks_first() {
+    let rig = Rig::local().await;
+    let mut jobs = rig.jobs(Who::Alice).await;
+    let (mut generation, mut training) = job_with_workers(&rig, "pick").await;
+    let mut session = Session::open(&rig, Who::Alice).await;
+    session.renew(&[generation.clone(), training.clone()]).await;
+    assert_eq!(session.next("renewals").await.renewals.len(), 2);
+
+    uneven_profiles(&rig, "pick").await;
+    let update = pb::UpdateJobRequest {
+        name: "pick".into(),
+        replan: true,
+        ..Default::default()
+    };
+    let job = jobs
+        .update_job(update)
+        .await
+        .unwrap()
+        .into_inner()
+        .job
+        .unwrap();
+    assert_eq!(
+        (
+            job.moves,
+            job.moving,
+            job.plan.as_ref().unwrap().by.as_str()
+        ),
+        (1, true, "waterfill")
+    );
+
+    let mut told = 0;
+    while told < 2 {
+        let directive = session.directive("a directive").await;
+        let lease = if directive.lease.unwrap().lease_id == generation.id {
+            &mut generation
+        } else {
+            &mut training
+        };
+        if directive.generation == lease.generation {
+            continue; // said again before our acknowledgement was there
+        }
+        let target = directive.target.clone().unwrap();
+        let (had, gets) = (sms(lease.target.as_ref().unwrap()), sms(&target));
+        if told == 0 {
+            assert!(gets < had, "a shrink goes first: {had} to {gets}");
+        }
+        // The training stage changes while it runs, generation by a restart.
+        let live = lease.resize() == pb::ResizeMode::Live;
+        let expect = if live {
+            pb::DirectiveKind::Target
+        } else {
+            pb::DirectiveKind::Restart
+        };
+        assert_eq!(directive.kind(), expect);
+        assert_eq!(
+            directive.environment.is_empty(),
+            live,
+            "a restarted worker needs its environment"
+        );
+        assert!(directive.generation > lease.generation);
+        (lease.generation, lease.target) = (directive.generation, Some(target.clone()));
+        let acknowledgement = pb::Acknowledge {
+            lease: directive.lease,
+            generation: directive.generation,
+            effective: Some(target),
+        };
+        let acknowledgements = vec![acknowledgement];
+        session
+            .send(pb::SessionRequest {
+                acknowledgements,
+                ..Default::default()
+            })
+            .await;
+        let lease = lease.clone();
+        until("the acknowledgement is in", async || {
+            rig.observe(&lease).await;
+            let mut client = rig.leases(Who::Alice).await;
+            let got = client
+                .get_lease(pb::GetLeaseRequest { lease_id: lease.id })
+                .await
+                .unwrap();
+            let got = got.into_inner().lease.unwrap();
+            (got.held == got.target && got.generation == lease.generation).then_some(())
+        })
+        .await;
+        told += 1;
+    }
+    let settled = until("the job is settled", async || {
+        let mut jobs = rig.jobs(Who::Alice).await;
+        let job = jobs
+            .get_job(pb::GetJobRequest {
+                name: "pick".into(),
+            })
+            .await
+            .unwrap();
+        job.into_inner().job.filter(|j| !j.moving)
+    });
+    assert_eq!(settled.await.leases.len(), 2);
+}
+
+fn sms(v: &pb::ResourceVector) -> u32 {
+    v.gpus.iter().map(|g| g.guarantee_sms).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_session_is_told_what_the_old_one_was_not() {
+    let rig = Rig::local().await;
+    let (generation, training) = job_with_workers(&rig, "pick").await;
+    uneven_profiles(&rig, "pick").await;
+    let update = pb::UpdateJobRequest {
+        name: "pick".into(),
+        replan: true,
+        ..Default::default()
+    };
+    rig.jobs(Who::Alice).await.update_job(update).await.unwrap();
+    for _ in 0..2 {
+        let mut session = Session::open(&rig, Who::Alice).await;
+        session.renew(&[generation.clone(), training.clone()]).await;
+        let directive = session.directive("what is still to be done").await;
+        assert!(directive.generation > 1);
+        let again = session
+            .directive("it is said again until it is acknowledged")
+            .await;
+        assert_eq!(
+            (again.generation, again.lease),
+            (directive.generation, directive.lease)
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoked_drained_and_cancelled_holders_are_told() {
+    let rig = Rig::local().await;
+    let mut alice = rig.leases(Who::Alice).await;
+    let lease = acquire(&mut alice, super::kit::enforced(1, 2, 1)).await;
+    let held = attach(&rig, &lease).await;
+    let mut session = Session::open(&rig, Who::Alice).await;
+    session.renew(std::slice::from_ref(&held)).await;
+    let mut admin = rig.nodes(Who::Admin).await;
+    admin
+        .drain_node(pb::DrainNodeRequest { draining: true })
+        .await
+        .unwrap();
+    let drain = session.directive("the drain").await;
+    assert_eq!(drain.kind(), pb::DirectiveKind::Drain);
+    assert_eq!(drain.lease, Some(reference(&held)));
+    admin
+        .drain_node(pb::DrainNodeRequest { draining: false })
+        .await
+        .unwrap();
+
+    let revoked = alice
+        .revoke_lease(pb::RevokeLeaseRequest { lease_id: held.id })
+        .await
+        .unwrap();
+    assert_eq!(
+        revoked.into_inner().lease.unwrap().phase(),
+        pb::LeasePhase::Quarantined
+    );
+    let release = loop {
+        let directive = session.directive("the revocation").await;
+        if directive.kind() != pb::DirectiveKind::Drain {
+            break directive;
+        }
+    };
+    assert_eq!(release.kind(), pb::DirectiveKind::Release);
+    assert_eq!(
+        release.lease,
+        Some(reference(&held)),
+        "with the fence that its holder knows"
+    );
+    session.renew(std::slice::from_ref(&held)).await;
+    loop {
+        if let Some(renewal) = session.next("a renewal").await.renewals.first() {
+            assert_eq!(renewal.status(), pb::RenewStatus::Fenced);
+            break;
+        }
+    }
+}
