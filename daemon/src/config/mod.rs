@@ -4,6 +4,7 @@
 //! not change while the daemon runs. `config/evenkeeld.toml` documents every key; a test compares it with this file.
 
 mod check;
+mod defaults;
 mod load;
 mod size;
 #[cfg(test)]
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use evenkeel_core::id::Name;
 use evenkeel_core::node::{GpuMode, PoolKind};
 use evenkeel_core::settings::Settings;
-use evenkeel_core::unit::{Bytes, Millis};
+use evenkeel_core::unit::Millis;
 use serde::{Deserialize, Serialize};
 
 pub use check::Problem;
@@ -285,116 +286,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-impl Default for NodeConfig {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            pool: PoolKind::Local,
-            reserve_cores: Reserve::Auto,
-            smt: Smt::Cores,
-        }
-    }
-}
-
-impl Default for SyntheticConfig {
-    fn default() -> Self {
-        Self {
-            cores: 64,
-            gpus: 8,
-            sms: 132,
-            memory: Size(Bytes::gib(80)),
-            granularity: 2,
-        }
-    }
-}
-
-impl Default for LedgerConfig {
-    fn default() -> Self {
-        Self {
-            path: "/var/lib/evenkeel/ledger.db".into(),
-            ballast_mib: 64,
-            audit_days: 30,
-        }
-    }
-}
-
-impl Default for ListenConfig {
-    fn default() -> Self {
-        Self {
-            socket: DEFAULT_SOCKET.into(),
-            socket_mode: "0666".into(),
-            tcp: String::new(),
-            insecure_tcp: false,
-            tcp_tenant: Name::new("remote").unwrap_or_else(|_| Name::unknown()),
-            rest: "127.0.0.1:7420".into(),
-        }
-    }
-}
-
-impl Default for LeasesConfig {
-    fn default() -> Self {
-        let core = Settings::default();
-        Self {
-            ttl_ms: core.ttl.0,
-            grace_ms: core.grace.0,
-            quarantine_kill_ms: core.quarantine_kill.0,
-            kill_after_term_ms: core.kill_after_term.0,
-            park_after_ms: core.park_after.0,
-            remember_for_ms: core.remember_for.0,
-            remember_ends: core.remember_ends,
-            stall_ms: core.stall.0,
-            unrenewed_ttls: core.unrenewed_ttls,
-            reconcile_ms: 200,
-        }
-    }
-}
-
-impl Default for GpuConfig {
-    fn default() -> Self {
-        Self {
-            backend: GpuSource::None,
-            mode: GpuMode::Enforce,
-            modes: BTreeMap::new(),
-            reserved_memory: Size(Bytes::mib(512)),
-            emulated: EmulatedConfig::default(),
-        }
-    }
-}
-
-impl Default for EmulatedConfig {
-    fn default() -> Self {
-        Self {
-            dir: "/run/evenkeel/gpu".into(),
-            model: "h100".into(),
-            count: 1,
-            sms: 0,
-            start: true,
-            program: String::new(),
-            multiuser: false,
-        }
-    }
-}
-
-impl Default for LimitsConfig {
-    fn default() -> Self {
-        let core = Settings::default();
-        Self {
-            leases: core.leases_max,
-            queue: core.queue_max,
-            jobs: core.jobs_max,
-        }
-    }
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self {
-            level: "info".into(),
-            format: LogFormat::Text,
-        }
-    }
 }
 
 impl Config {

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use evenkeel_core::unit::Bytes;
+
 use super::*;
 
 fn read(text: &str) -> Result<Config, String> {
