@@ -43,7 +43,9 @@ pub enum Fatal {
     #[error("the last commit is in doubt")]
     InDoubt(#[source] CommitError),
     /// The ledger's content breaks an invariant.
-    #[error("the ledger breaks the invariant {invariant}: {detail}. Restore a backup from beside it, or ask for help; nothing was changed")]
+    #[error(
+        "the ledger breaks the invariant {invariant}: {detail}. Restore a backup from beside it, or ask for help; nothing was changed"
+    )]
     Broken {
         /// Its name.
         invariant: &'static str,
@@ -104,9 +106,16 @@ impl Controller {
         let same_boot = loaded.boot_id.as_deref() == Some(config.boot_id.as_str());
         let durable = Durable::load(loaded.parts);
         if let Some(v) = violations(&durable).into_iter().next() {
-            return Err(Fatal::Broken { invariant: v.invariant, detail: v.detail });
+            return Err(Fatal::Broken {
+                invariant: v.invariant,
+                detail: v.detail,
+            });
         }
-        let unrenewed = if same_boot { loaded.unrenewed } else { BTreeMap::new() };
+        let unrenewed = if same_boot {
+            loaded.unrenewed
+        } else {
+            BTreeMap::new()
+        };
         let volatile = Volatile::start(&durable, config.settings, now, unrenewed);
         let mut state = State { durable, volatile };
         if !same_boot {
@@ -116,13 +125,25 @@ impl Controller {
                 ledger.commit(&rows).await.map_err(Fatal::Reboot)?;
             }
             ended.settle(&mut state, now);
-            ledger.set_boot_id(&config.boot_id).await.map_err(Fatal::Reboot)?;
+            ledger
+                .set_boot_id(&config.boot_id)
+                .await
+                .map_err(Fatal::Reboot)?;
         }
-        let since: Vec<_> = state.volatile.unrenewed.iter().map(|(id, at)| (*id, Some(*at))).collect();
+        let since: Vec<_> = state
+            .volatile
+            .unrenewed
+            .iter()
+            .map(|(id, at)| (*id, Some(*at)))
+            .collect();
         ledger.set_unrenewed(&since).await.map_err(Fatal::Reboot)?;
         let (handle, ends) = pair(history);
         let node = state.durable.node().clone();
-        let (publish_targets, targets) = watch::channel(Arc::new(Targets { node, targets: vec![], at: now }));
+        let (publish_targets, targets) = watch::channel(Arc::new(Targets {
+            node,
+            targets: vec![],
+            at: now,
+        }));
         let start = tokio::time::Instant::now();
         let mut controller = Self {
             state,
@@ -181,7 +202,12 @@ impl Controller {
             batch.push(request);
         }
         while batch.len() < BATCH_MAX {
-            match self.ends.commands.try_recv().or_else(|_| self.ends.urgent.try_recv()) {
+            match self
+                .ends
+                .commands
+                .try_recv()
+                .or_else(|_| self.ends.urgent.try_recv())
+            {
                 Ok(request) => batch.push(request),
                 Err(_) => break,
             }
@@ -197,11 +223,18 @@ impl Controller {
 
     /// Decide, commit, act.
     async fn apply(&mut self, requests: Vec<Request>) -> Result<(), Fatal> {
-        let (commands, replies): (Vec<_>, Vec<_>) = requests.into_iter().map(|r| (r.command, r.reply)).unzip();
+        let (commands, replies): (Vec<_>, Vec<_>) =
+            requests.into_iter().map(|r| (r.command, r.reply)).unzip();
         if self.degraded && commands.iter().any(is_grant) {
             return Box::pin(self.apply_degraded(commands, replies)).await;
         }
         let now = clock::now();
+        if commands
+            .iter()
+            .any(|c| matches!(c, Command::Acknowledge { .. }))
+        {
+            self.poke.notify_one(); // what a worker says that it has applied is worth a look at once
+        }
         let step = step(&mut self.state, now, &commands);
         if step.events.is_empty() {
             let settled = step.settle(&mut self.state, now);
@@ -249,20 +282,25 @@ impl Controller {
         match error {
             CommitError::InDoubt { .. } => return Err(Fatal::InDoubt(error)),
             CommitError::Full if !self.degraded => {
-                tracing::error!("the disk of the ledger is full: grants are refused, renewals and releases go on");
+                tracing::error!(
+                    "the disk of the ledger is full: grants are refused, renewals and releases go on"
+                );
                 self.set_degraded(true);
                 return Box::pin(self.apply(again(commands, replies))).await;
             }
             CommitError::Refused { ref constraint } if alone => {
                 tracing::error!(%constraint, command = ?commands.first(), "ALARM: the ledger refused a change");
-                metrics::counter!("evenkeel_alarms_total", "alarm" => "ledger_refused").increment(1);
+                metrics::counter!("evenkeel_alarms_total", "alarm" => "ledger_refused")
+                    .increment(1);
                 let refusal = || Err(Rejection::Invariant("the ledger's constraints").into());
                 replies.into_iter().for_each(|r| drop(r.send(refusal())));
                 return Ok(());
             }
             _ if alone => {
                 let what = error.to_string();
-                replies.into_iter().for_each(|r| drop(r.send(Err(Failure::Ledger(what.clone())))));
+                replies
+                    .into_iter()
+                    .for_each(|r| drop(r.send(Err(Failure::Ledger(what.clone())))));
                 return Ok(());
             }
             // One of them is to blame: each on its own.
@@ -280,8 +318,9 @@ impl Controller {
         commands: Vec<Command>,
         replies: Vec<oneshot::Sender<Result<Reply, Failure>>>,
     ) -> Result<(), Fatal> {
-        let (grants, rest): (Vec<_>, Vec<_>) =
-            again(commands, replies).into_iter().partition(|r| is_grant(&r.command));
+        let (grants, rest): (Vec<_>, Vec<_>) = again(commands, replies)
+            .into_iter()
+            .partition(|r| is_grant(&r.command));
         for request in grants {
             let now = clock::now();
             let step = step(&mut self.state, now, std::slice::from_ref(&request.command));
@@ -293,7 +332,11 @@ impl Controller {
                 drop(request.reply.send(Err(Failure::DiskFull)));
             }
         }
-        if rest.is_empty() { Ok(()) } else { self.apply(rest).await }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            self.apply(rest).await
+        }
     }
 
     fn set_degraded(&mut self, degraded: bool) {
@@ -305,7 +348,10 @@ impl Controller {
     fn answer(&self, settled: Settled, replies: Vec<oneshot::Sender<Result<Reply, Failure>>>) {
         for (answer, reply) in settled.answers.into_iter().zip(replies) {
             if let Err(Rejection::Invariant(name)) = &answer {
-                tracing::error!(invariant = name, "ALARM: a command would have broken an invariant and was refused");
+                tracing::error!(
+                    invariant = name,
+                    "ALARM: a command would have broken an invariant and was refused"
+                );
                 metrics::counter!("evenkeel_alarms_total", "alarm" => "invariant").increment(1);
             }
             drop(reply.send(answer.map_err(Failure::Rejected)));
@@ -323,7 +369,9 @@ impl Controller {
             }
             match event {
                 Event::NodeInstalled { .. } => retarget = true,
-                Event::NodeDrained { .. } => self.ends.shared.published.iter().for_each(|l| l.wake()),
+                Event::NodeDrained { .. } => {
+                    self.ends.shared.published.iter().for_each(|l| l.wake())
+                }
                 _ => {}
             }
         }
@@ -339,7 +387,9 @@ impl Controller {
             Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => {
                 if let Some(clock) = self.state.volatile.clocks.get(&id) {
                     let old = shared.published.remove(&id).map(|(_, p)| p);
-                    shared.published.insert(id, Published::new(clock.clone(), lease, old.as_ref()));
+                    shared
+                        .published
+                        .insert(id, Published::new(clock.clone(), lease, old.as_ref()));
                 }
                 if lease.phase != Phase::Queued {
                     self.tell_waiters(id, &Ok(()));
@@ -349,7 +399,11 @@ impl Controller {
                 if let Some((_, lease)) = shared.published.remove(&id) {
                     lease.wake();
                 }
-                let how = if *how == End::Abandoned { "nobody waited for it" } else { "it ended" };
+                let how = if *how == End::Abandoned {
+                    "nobody waited for it"
+                } else {
+                    "it ended"
+                };
                 self.tell_waiters(id, &Err(how));
             }
             Event::LeaseRetargeted { .. } | Event::LeaseQuarantined { .. } => {
@@ -362,14 +416,25 @@ impl Controller {
     }
 
     fn tell_waiters(&self, id: LeaseId, outcome: &Result<(), &'static str>) {
-        let mut waiters = self.ends.shared.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiters = self
+            .ends
+            .shared
+            .waiters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         for waiter in waiters.remove(&id).unwrap_or_default() {
             let lease = self.state.durable.leases().get(&id);
-            drop(waiter.send(match (outcome, lease) {
-                (Ok(()), Some(lease)) => Ok(lease.clone()),
-                (Err(how), _) => Err(Rejection::Lost { id, how }.into()),
-                (Ok(()), None) => Err(Rejection::Lost { id, how: "it ended" }.into()),
-            }));
+            drop(
+                waiter.send(match (outcome, lease) {
+                    (Ok(()), Some(lease)) => Ok(lease.clone()),
+                    (Err(how), _) => Err(Rejection::Lost { id, how }.into()),
+                    (Ok(()), None) => Err(Rejection::Lost {
+                        id,
+                        how: "it ended",
+                    }
+                    .into()),
+                }),
+            );
         }
     }
 
@@ -386,7 +451,11 @@ impl Controller {
     fn send_targets(&self, now: Time) {
         let node = self.state.durable.node().clone();
         let targets = self.targets.values().cloned().collect();
-        self.publish_targets.send_replace(Arc::new(Targets { node, targets, at: now }));
+        self.publish_targets.send_replace(Arc::new(Targets {
+            node,
+            targets,
+            at: now,
+        }));
         self.poke.notify_one();
     }
 
@@ -394,7 +463,10 @@ impl Controller {
     fn publish_all(&mut self, now: Time) {
         for (id, lease) in self.state.durable.leases() {
             if let Some(clock) = self.state.volatile.clocks.get(id) {
-                self.ends.shared.published.insert(*id, Published::new(clock.clone(), lease, None));
+                self.ends
+                    .shared
+                    .published
+                    .insert(*id, Published::new(clock.clone(), lease, None));
             }
         }
         let ids: Vec<_> = self.state.durable.leases().keys().copied().collect();
@@ -419,7 +491,11 @@ impl Controller {
         if self.checked.elapsed() >= FULL_CHECK {
             self.checked = tokio::time::Instant::now();
             for v in violations(&self.state.durable) {
-                tracing::error!(invariant = v.invariant, detail = v.detail, "ALARM: an invariant is broken");
+                tracing::error!(
+                    invariant = v.invariant,
+                    detail = v.detail,
+                    "ALARM: an invariant is broken"
+                );
                 metrics::counter!("evenkeel_alarms_total", "alarm" => "violation").increment(1);
             }
         }
@@ -437,7 +513,9 @@ impl Controller {
                     self.set_degraded(false);
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "cannot tell how much space the ledger's disk has"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot tell how much space the ledger's disk has")
+                }
             }
             return;
         }
@@ -458,12 +536,22 @@ impl Controller {
     }
 }
 
-fn again(commands: Vec<Command>, replies: Vec<oneshot::Sender<Result<Reply, Failure>>>) -> Vec<Request> {
-    commands.into_iter().zip(replies).map(|(command, reply)| Request { command, reply }).collect()
+fn again(
+    commands: Vec<Command>,
+    replies: Vec<oneshot::Sender<Result<Reply, Failure>>>,
+) -> Vec<Request> {
+    commands
+        .into_iter()
+        .zip(replies)
+        .map(|(command, reply)| Request { command, reply })
+        .collect()
 }
 
 fn tick() -> Request {
-    Request { command: Command::Tick, reply: oneshot::channel().0 }
+    Request {
+        command: Command::Tick,
+        reply: oneshot::channel().0,
+    }
 }
 
 /// Whether a command takes from the pool or adds to the ledger without giving anything back.
@@ -479,5 +567,7 @@ const fn is_grant(command: &Command) -> bool {
 }
 
 fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_millis() as u64)
 }

@@ -39,7 +39,9 @@ pub enum Failure {
         retry: Millis,
     },
     /// The ledger's disk is full: grants wait, everything else goes on.
-    #[error("the disk of the ledger is full, so nothing new is granted; renewals and releases go on. Free space on it")]
+    #[error(
+        "the disk of the ledger is full, so nothing new is granted; renewals and releases go on. Free space on it"
+    )]
     DiskFull,
     /// The ledger could not be written this time.
     #[error("the ledger could not be written ({0}); nothing was changed, try again")]
@@ -77,8 +79,18 @@ pub(crate) struct Published {
 
 impl Published {
     pub(crate) fn new(clock: Arc<LeaseClock>, lease: &Lease, old: Option<&Self>) -> Self {
-        let listener = old.and_then(|o| o.listener.lock().unwrap_or_else(PoisonError::into_inner).clone());
-        Self { clock, tenant: lease.tenant.clone(), ttl: lease.ttl, listener: Mutex::new(listener) }
+        let listener = old.and_then(|o| {
+            o.listener
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone()
+        });
+        Self {
+            clock,
+            tenant: lease.tenant.clone(),
+            ttl: lease.ttl,
+            listener: Mutex::new(listener),
+        }
     }
     pub(crate) fn wake(&self) {
         if let Some(notify) = &*self.listener.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -98,10 +110,13 @@ pub enum Renewed {
     Lost,
 }
 
+/// Who waits for which entry of the queue.
+type Waiters = HashMap<LeaseId, Vec<oneshot::Sender<Result<Lease, Failure>>>>;
+
 /// Shared between all handles and the controller.
 pub(crate) struct Shared {
     pub(crate) published: DashMap<LeaseId, Published>,
-    pub(crate) waiters: Mutex<HashMap<LeaseId, Vec<oneshot::Sender<Result<Lease, Failure>>>>>,
+    pub(crate) waiters: Mutex<Waiters>,
     /// Counts commits that changed something: watchers look again.
     pub(crate) changes: watch::Sender<u64>,
     /// The ledger refuses grants.
@@ -137,8 +152,21 @@ pub(crate) fn pair(history: History) -> (Handle, Ends) {
         degraded: watch::channel(false).0,
         history,
     });
-    let handle = Handle { commands: commands_in, urgent: urgent_in, reads: reads_in, shared: shared.clone() };
-    (handle, Ends { commands, urgent, reads, shared })
+    let handle = Handle {
+        commands: commands_in,
+        urgent: urgent_in,
+        reads: reads_in,
+        shared: shared.clone(),
+    };
+    (
+        handle,
+        Ends {
+            commands,
+            urgent,
+            reads,
+            shared,
+        },
+    )
 }
 
 /// Whether a command has the separate budget: what gives back or tells the truth must not wait behind grants.
@@ -163,19 +191,32 @@ impl Handle {
     /// When the core refuses it, or when it did not run at all.
     pub async fn run(&self, command: Command) -> Result<Reply, Failure> {
         let (reply, answer) = oneshot::channel();
-        let channel = if is_urgent(&command) { &self.urgent } else { &self.commands };
-        channel.try_send(Request { command, reply }).map_err(|e| match e {
-            mpsc::error::TrySendError::Full(_) => Failure::Busy { retry: Millis(50) },
-            mpsc::error::TrySendError::Closed(_) => Failure::Stopping,
-        })?;
+        let channel = if is_urgent(&command) {
+            &self.urgent
+        } else {
+            &self.commands
+        };
+        channel
+            .try_send(Request { command, reply })
+            .map_err(|e| match e {
+                mpsc::error::TrySendError::Full(_) => Failure::Busy { retry: Millis(50) },
+                mpsc::error::TrySendError::Closed(_) => Failure::Stopping,
+            })?;
         answer.await.unwrap_or(Err(Failure::Stopping))
     }
 
     /// Like [`Handle::run`], but waits for a place in the line: for the daemon's own parts, which are few.
     pub async fn run_patiently(&self, command: Command) -> Result<Reply, Failure> {
         let (reply, answer) = oneshot::channel();
-        let channel = if is_urgent(&command) { &self.urgent } else { &self.commands };
-        channel.send(Request { command, reply }).await.map_err(|_| Failure::Stopping)?;
+        let channel = if is_urgent(&command) {
+            &self.urgent
+        } else {
+            &self.commands
+        };
+        channel
+            .send(Request { command, reply })
+            .await
+            .map_err(|_| Failure::Stopping)?;
         answer.await.unwrap_or(Err(Failure::Stopping))
     }
 
@@ -188,20 +229,40 @@ impl Handle {
         match self.run(Command::Acquire(Box::new(acquire))).await? {
             Reply::Lease(lease) => Ok(*lease),
             Reply::Waiting(id) => self.wait(id, &tenant, ttl, wait).await,
-            _ => Err(Failure::Ledger("the controller answered something else".into())),
+            _ => Err(Failure::Ledger(
+                "the controller answered something else".into(),
+            )),
         }
     }
 
     /// Waits for a queue entry to be granted. While somebody waits here, the entry does not run out.
-    async fn wait(&self, id: LeaseId, tenant: &Name, ttl: Millis, wait: Millis) -> Result<Lease, Failure> {
+    async fn wait(
+        &self,
+        id: LeaseId,
+        tenant: &Name,
+        ttl: Millis,
+        wait: Millis,
+    ) -> Result<Lease, Failure> {
         let shared = self.shared.clone();
         let (granted_in, mut granted) = oneshot::channel();
         self.read(move |state, _| match state.durable.leases().get(&id) {
             Some(l) if l.phase == Phase::Queued => {
-                shared.waiters.lock().unwrap_or_else(PoisonError::into_inner).entry(id).or_default().push(granted_in);
+                shared
+                    .waiters
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .entry(id)
+                    .or_default()
+                    .push(granted_in);
             }
             Some(l) => drop(granted_in.send(Ok(l.clone()))),
-            None => drop(granted_in.send(Err(Rejection::Lost { id, how: "it left the queue" }.into()))),
+            None => drop(
+                granted_in.send(Err(Rejection::Lost {
+                    id,
+                    how: "it left the queue",
+                }
+                .into())),
+            ),
         })
         .await?;
         let end = tokio::time::sleep(Duration::from_millis(wait.0));
@@ -217,19 +278,41 @@ impl Handle {
         self.run(Command::Abandon { lease: id }).await?;
         match granted.await {
             Ok(Ok(lease)) => Ok(lease), // granted in the last moment
-            _ => Err(Failure::QueueTimeout { waited: wait, why: "what it needs is still held by others".into() }),
+            _ => Err(Failure::QueueTimeout {
+                waited: wait,
+                why: "what it needs is still held by others".into(),
+            }),
         }
     }
 
     /// Moves a deadline to one TTL from `now`. Waits only if an expiry of this lease is being decided.
-    pub async fn renew(&self, tenant: &Name, admin: bool, id: LeaseId, fence: Fence, now: Time) -> Renewed {
+    pub async fn renew(
+        &self,
+        tenant: &Name,
+        admin: bool,
+        id: LeaseId,
+        fence: Fence,
+        now: Time,
+    ) -> Renewed {
         match self.renew_now(tenant, admin, id, fence, now) {
             Ok(renewed) => renewed,
             Err(ttl) => {
-                let caller = Caller { tenant: tenant.clone(), admin };
-                match self.run_patiently(Command::Renew { caller, lease: id, fence }).await {
+                let caller = Caller {
+                    tenant: tenant.clone(),
+                    admin,
+                };
+                match self
+                    .run_patiently(Command::Renew {
+                        caller,
+                        lease: id,
+                        fence,
+                    })
+                    .await
+                {
                     Ok(_) => Renewed::Until(ttl),
-                    Err(Failure::Rejected(Rejection::Fenced { .. } | Rejection::WrongPhase { .. })) => Renewed::Fenced,
+                    Err(Failure::Rejected(
+                        Rejection::Fenced { .. } | Rejection::WrongPhase { .. },
+                    )) => Renewed::Fenced,
                     Err(_) => Renewed::Lost,
                 }
             }
@@ -245,7 +328,12 @@ impl Handle {
         fence: Fence,
         now: Time,
     ) -> Result<Renewed, Millis> {
-        let Some(lease) = self.shared.published.get(&id).filter(|l| admin || l.tenant == *tenant) else {
+        let Some(lease) = self
+            .shared
+            .published
+            .get(&id)
+            .filter(|l| admin || l.tenant == *tenant)
+        else {
             return Ok(Renewed::Lost);
         };
         match lease.clock.renew(fence, now.after(lease.ttl)) {
@@ -262,8 +350,16 @@ impl Handle {
 
     /// Wakes `notify` when there may be a directive for this lease. The latest listener counts.
     pub fn listen(&self, tenant: &Name, admin: bool, id: LeaseId, notify: &Arc<Notify>) {
-        if let Some(lease) = self.shared.published.get(&id).filter(|l| admin || l.tenant == *tenant) {
-            *lease.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(notify.clone());
+        if let Some(lease) = self
+            .shared
+            .published
+            .get(&id)
+            .filter(|l| admin || l.tenant == *tenant)
+        {
+            *lease
+                .listener
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(notify.clone());
         }
     }
 

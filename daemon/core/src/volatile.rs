@@ -51,8 +51,8 @@ pub struct Volatile {
     ends: VecDeque<(Time, (Name, RequestId))>,
     /// Leases that nobody has renewed since the first restart that saw them.
     pub unrenewed: BTreeMap<LeaseId, Time>,
-    /// Deadlines that a restart gave: a later one proves a renewal.
-    restarted: BTreeMap<LeaseId, Time>,
+    /// Leases that were there at the last start, and have not been renewed since.
+    restarted: BTreeSet<LeaseId>,
     /// Clocks closed by the step that is not settled yet.
     closed: Vec<LeaseId>,
     /// The wake-up that the last step asked for.
@@ -78,7 +78,7 @@ impl Volatile {
             let last = since.after(Millis(lease.ttl.0.saturating_mul(settings.unrenewed_ttls)));
             let deadline = now.after(lease.ttl).min(last);
             v.start_clock(lease, deadline);
-            v.restarted.insert(lease.id, deadline);
+            v.restarted.insert(lease.id);
             if matches!(lease.phase, Phase::Quarantined { .. }) {
                 v.quarantined.insert(lease.id, now);
             }
@@ -160,10 +160,6 @@ impl Volatile {
             return Millis(0);
         }
         self.clocks.values().for_each(|c| c.extend(late));
-        // Nobody has renewed by this: see `take_renewed`.
-        self.restarted
-            .values_mut()
-            .for_each(|at| *at = at.after(late));
         late
     }
 
@@ -214,8 +210,8 @@ impl Volatile {
     /// Leases that were renewed since a restart: their `unrenewed_since` can be cleared in the ledger.
     pub fn take_renewed(&mut self) -> Vec<LeaseId> {
         let renewed: Vec<_> = (self.restarted.iter())
-            .filter(|(id, at)| self.clocks.get(id).is_none_or(|c| c.deadline() > **at))
-            .map(|(id, _)| *id)
+            .filter(|id| self.clocks.get(id).is_none_or(|c| c.is_renewed()))
+            .copied()
             .collect();
         for id in &renewed {
             self.restarted.remove(id);
@@ -235,6 +231,9 @@ impl Volatile {
                 }
                 Event::LeaseAttached { id, fence, .. } => {
                     self.new_fence(d, *id, *fence, now);
+                    if let Some(clock) = self.clocks.get(id) {
+                        clock.renew(*fence, clock.deadline()); // an attach says that somebody is there
+                    }
                     // The answer hands the target over: nothing is left to acknowledge.
                     if let Some(lease) = d.leases().get(id) {
                         self.acknowledged.insert(*id, lease.generation);

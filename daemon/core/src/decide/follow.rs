@@ -58,11 +58,12 @@ pub fn follow(d: &Durable, touched: &mut Touched) -> Vec<Event> {
         }
         touched.jobs.remove(&id);
     }
-    if core::mem::take(&mut touched.freed) && !d.draining() {
-        if let Some(event) = admit(d).or_else(|| serve(d)) {
-            touched.freed = true;
-            return vec![event];
-        }
+    if core::mem::take(&mut touched.freed)
+        && !d.draining()
+        && let Some(event) = admit(d).or_else(|| serve(d))
+    {
+        touched.freed = true;
+        return vec![event];
     }
     Vec::new()
 }
