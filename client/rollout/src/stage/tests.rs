@@ -1,0 +1,282 @@
+//! The three loops together, on threads with Unix sockets between them and a GPU that only sleeps.
+
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Sender as Queue, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use super::*;
+use crate::affinity::boottime_ns;
+use crate::env::{Environment, Outcome};
+use crate::gate::Weights;
+use crate::gpu::Compute;
+use crate::meter::Meter;
+use crate::pool::{Binding, EnvPool, PoolConfig};
+use crate::schedule::Policy;
+use crate::wire::split;
+
+/// Counts how many of its kind run at the same time.
+#[derive(Default)]
+struct Overlap(Mutex<(bool, bool, u64)>);
+
+impl Overlap {
+    /// A side begins or ends; counts the moments at which both run.
+    fn set(&self, side: usize, on: bool) {
+        let mut now = self.0.lock().unwrap();
+        if side == 0 {
+            now.0 = on
+        } else {
+            now.1 = on
+        }
+        now.2 += u64::from(now.0 && now.1);
+    }
+    fn seen(&self) -> u64 {
+        self.0.lock().unwrap().2
+    }
+}
+
+struct Sleeper {
+    steps: u32,
+    overlap: Arc<Overlap>,
+}
+
+impl Environment for Sleeper {
+    fn reset(&mut self, _seed: u64) {
+        self.steps = 0;
+    }
+    fn observe(&self, into: &mut Vec<f32>) {
+        into.push(self.steps as f32);
+    }
+    fn step(&mut self, _action: &[f32]) -> Outcome {
+        self.overlap.set(0, true);
+        thread::sleep(Duration::from_micros(100));
+        self.overlap.set(0, false);
+        self.steps += 1;
+        Outcome {
+            reward: 1.0,
+            done: self.steps.is_multiple_of(10),
+            success: false,
+        }
+    }
+}
+
+/// A stream whose lists take `repeat` milliseconds each.
+struct SleepLane(Queue<(u64, u64)>);
+
+impl SleepLane {
+    fn start(events: Queue<Event>, side: Option<Arc<Overlap>>) -> Self {
+        let (lists, work) = channel::<(u64, u64)>();
+        thread::spawn(move || {
+            for (token, ms) in work {
+                let start_ns = boottime_ns();
+                side.iter().for_each(|overlap| overlap.set(1, true));
+                thread::sleep(Duration::from_millis(ms));
+                side.iter().for_each(|overlap| overlap.set(1, false));
+                let end_ns = boottime_ns();
+                let ran = Ran {
+                    token,
+                    start_ns,
+                    end_ns,
+                };
+                if events.send(Event::Ran(Ok(ran))).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(lists)
+    }
+}
+
+impl Compute for SleepLane {
+    fn submit(&self, token: u64, list: &[KernelGroup]) -> Result<(), LaneError> {
+        let ms = list.iter().map(|group| u64::from(group.repeat)).sum();
+        self.0.send((token, ms)).map_err(|_| LaneError::Closed)
+    }
+}
+
+fn kernels(ms: u32) -> Vec<KernelGroup> {
+    vec![KernelGroup {
+        flops: 1,
+        bytes: 0,
+        width_blocks: 1,
+        repeat: ms,
+    }]
+}
+
+#[derive(Default)]
+struct Toy {
+    version: f32,
+    loaded: Vec<f32>,
+}
+
+impl Actor for Toy {
+    fn load(&mut self, weights: &[f32]) {
+        self.loaded.push(weights[0]);
+    }
+    fn act(&mut self, observations: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        observations.iter().map(|_| vec![0.0; 4]).collect()
+    }
+    fn kernels(&self, _observations: usize) -> Vec<KernelGroup> {
+        kernels(1)
+    }
+}
+
+impl Learner for Toy {
+    fn update(&mut self, parts: &[&Part]) -> f32 {
+        self.version += 1.0;
+        parts.len() as f32
+    }
+    fn weights(&self) -> Vec<f32> {
+        vec![self.version]
+    }
+    fn kernels(&self) -> Vec<Vec<KernelGroup>> {
+        vec![kernels(3), kernels(3)]
+    }
+}
+
+const BATCHES: u64 = 4;
+const UNITS: f64 = 4.0 * 2.0 * BATCHES as f64;
+
+/// Runs the pipeline until training has done `steps` iterations; the steps, what generation loaded, and how often
+/// simulation and generation were seen at work together.
+fn pipeline(groups: usize, envs: usize, steps: u64) -> (Vec<StepDone>, Vec<f32>, u64) {
+    let overlap = Arc::new(Overlap::default());
+    let (sim_events, sim_inbox) = channel();
+    let (gen_events, gen_inbox) = channel();
+    let (train_events, train_inbox) = channel();
+    let connect = |left: &Queue<Event>, right: &Queue<Event>| {
+        let (a, b) = UnixStream::pair().unwrap();
+        let ((to_right, from_right), (to_left, from_left)) = (split(a).unwrap(), split(b).unwrap());
+        listen(from_right, left.clone()).unwrap();
+        listen(from_left, right.clone()).unwrap();
+        (to_right, to_left)
+    };
+    let (sim_to_gen, gen_to_sim) = connect(&sim_events, &gen_events);
+    let (sim_to_train, _) = connect(&sim_events, &train_events);
+    let (train_to_gen, _) = connect(&train_events, &gen_events);
+    let mut done = Vec::new();
+    let loaded = thread::scope(|scope| {
+        let finished = sim_events.clone();
+        let sleepers: Vec<Sleeper> = (0..envs)
+            .map(|_| Sleeper {
+                steps: 0,
+                overlap: Arc::clone(&overlap),
+            })
+            .collect();
+        scope.spawn(move || {
+            let config = PoolConfig {
+                policy: Policy::default(),
+                action_len: 1,
+                seed: 1,
+                groups,
+            };
+            let sink = move |f| drop(finished.send(Event::Finished(f)));
+            let meter = Arc::new(Meter::new(1));
+            let pool = EnvPool::start(config, sleepers, Binding::Free(1), meter, sink).unwrap();
+            let config = SimulateConfig {
+                groups,
+                batch: 2,
+                chunks_per_rollout: 2,
+            };
+            // A peer that is gone ends it, too.
+            simulate(config, &pool, &sim_inbox, &sim_to_gen, &sim_to_train).ok();
+        });
+        let side = Arc::clone(&overlap);
+        let gen_lane = SleepLane::start(gen_events.clone(), Some(side));
+        let generation = scope.spawn(move || {
+            let config = GenerateConfig {
+                batches_per_rollout: BATCHES,
+                staleness: 1,
+                depth: 2,
+                units: 4.0,
+            };
+            let mut toy = Toy::default();
+            let meter = Meter::new(1);
+            let start = Weights::initial(vec![0.0]);
+            generate(
+                config,
+                &mut toy,
+                start,
+                &gen_lane,
+                &meter,
+                &gen_inbox,
+                &gen_to_sim,
+            )
+            .ok();
+            toy.loaded
+        });
+        let lane = SleepLane::start(train_events.clone(), None);
+        let config = TrainConfig {
+            units_per_rollout: UNITS,
+            staleness: 1,
+        };
+        let stop = train_events.clone();
+        let on_step = |step: &StepDone| {
+            done.push(*step);
+            if step.n >= steps {
+                stop.send(Event::Stop).unwrap();
+            }
+        };
+        let meter = Meter::new(1);
+        train(
+            config,
+            &mut Toy::default(),
+            &lane,
+            &meter,
+            &train_inbox,
+            &train_to_gen,
+            on_step,
+        )
+        .unwrap();
+        let stops = [&gen_events, &sim_events];
+        stops
+            .iter()
+            .for_each(|events| events.send(Event::Stop).unwrap());
+        generation.join().unwrap()
+    });
+    (done, loaded, overlap.seen())
+}
+
+#[test]
+fn iterations_and_groups_overlap_and_nothing_is_too_old() {
+    let (steps, loaded, overlaps) = pipeline(2, 8, 30);
+    assert_eq!(
+        steps.iter().map(|s| s.n).collect::<Vec<_>>(),
+        (1..=30).collect::<Vec<_>>()
+    );
+    assert!(
+        steps
+            .iter()
+            .all(|s| s.consumed == UNITS && s.discarded == 0.0)
+    );
+    assert!(steps.iter().all(|s| s.staleness <= 1), "{steps:?}");
+    let stale = steps.iter().filter(|s| s.staleness == 1).count();
+    assert!(
+        stale > 10,
+        "rollout and training overlap: {stale} of 30 iterations used older weights"
+    );
+    assert!(
+        loaded.windows(2).all(|pair| pair[0] < pair[1]),
+        "{loaded:?}"
+    );
+    assert!(loaded.len() > 20, "generation gets new weights: {loaded:?}");
+    assert!(
+        overlaps > 30,
+        "simulation and generation at the same time: {overlaps} times"
+    );
+    assert!(
+        steps.iter().any(|s| s.episodes > 0),
+        "episodes end on the way"
+    );
+}
+
+#[test]
+fn one_batch_alone_takes_turns() {
+    let (steps, _, overlaps) = pipeline(1, 2, 5);
+    assert_eq!(steps.len(), 5);
+    assert_eq!(
+        overlaps, 0,
+        "with a single batch simulation waits for generation"
+    );
+}
