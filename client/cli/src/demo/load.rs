@@ -80,7 +80,9 @@ impl Load {
     /// The kernels of generation for one batch.
     pub(crate) fn generation(self) -> Vec<KernelGroup> {
         // Narrow kernels in great number, as action heads launch them: beyond some 70 SMs more bring little.
-        const WIDTHS: [u32; 14] = [14, 26, 34, 58, 74, 92, 116, 142, 170, 206, 244, 290, 346, 420];
+        const WIDTHS: [u32; 14] = [
+            14, 26, 34, 58, 74, 92, 116, 142, 170, 206, 244, 290, 346, 420,
+        ];
         const LAUNCHES_PER_STEP: u32 = 6;
         let kernel = |width: u32| KernelGroup {
             flops: block_flops(7.2) * u64::from(width),
@@ -148,7 +150,12 @@ mod tests {
     use super::super::seeds::script;
     use super::*;
 
-    fn best(load: Load) -> (evenkeel_rollout::pipeline::Split, evenkeel_rollout::pipeline::Outcome) {
+    fn best(
+        load: Load,
+    ) -> (
+        evenkeel_rollout::pipeline::Split,
+        evenkeel_rollout::pipeline::Outcome,
+    ) {
         let spec = load.pipeline(GpuSpec::h100(), 100_000);
         sweep(&spec, &[1], 4, 12).unwrap()[0]
     }
@@ -160,10 +167,16 @@ mod tests {
         let gpu = GpuSpec::h100();
         let ms = |sms, list: &[KernelGroup]| solo_time_ns(&gpu, sms, list) as f64 * 1e-6;
         let generation = ms(split.generate_sms, &load.generation());
-        assert!((10.0..20.0).contains(&generation), "{generation} ms on {split:?}");
+        assert!(
+            (10.0..20.0).contains(&generation),
+            "{generation} ms on {split:?}"
+        );
         for list in load.training() {
             let training = ms(split.train_sms, &list);
-            assert!((100.0..300.0).contains(&training), "{training} ms on {split:?}");
+            assert!(
+                (100.0..300.0).contains(&training),
+                "{training} ms on {split:?}"
+            );
         }
         let window = UNITS_PER_ROLLOUT / outcome.units_per_s;
         assert!((0.3..0.5).contains(&window), "windows of {window} s");
@@ -186,7 +199,10 @@ mod tests {
             let (split, new) = best(load);
             let gain = new.units_per_s / old.units_per_s;
             assert!(old.gap() > 0.25, "seed {seed}: a gap of {:.3}", old.gap());
-            assert!(gain > 1.05, "seed {seed}: {gain:.3} times on {split:?} instead of {before:?}");
+            assert!(
+                gain > 1.05,
+                "seed {seed}: {gain:.3} times on {split:?} instead of {before:?}"
+            );
         }
     }
 }

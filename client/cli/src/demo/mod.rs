@@ -1,29 +1,229 @@
-//! `evenkeel demo`: the whole loop on an emulated GPU. Placeholder until its first code lands.
-use clap::Args;
+//! `evenkeel demo`: the whole loop on an emulated GPU. A real daemon in a temporary directory, real simulation,
+//! generation and training processes that take leases and exchange real data; only the GPU is emulated, and the demo
+//! says so.
+//!
+//! `story` tells it; `site` has directory, device and daemon; `fleet` the worker processes; `worker`, `task`, `policy`
+//! and `load` are what these do; `calibrate`, `observe` and `rivals` measure; `show` and `report` tell people and
+//! programs.
+
+mod calibrate;
+mod fleet;
+mod jobspec;
+mod load;
+mod mlp;
+mod observe;
+mod policy;
+mod report;
+mod rivals;
+mod seeds;
+mod show;
+mod site;
+mod steady;
+mod story;
+mod talk;
+mod task;
+mod watch;
+mod worker;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use clap::{Args, Subcommand, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::fail::Failure;
+use crate::out;
 
 /// What `evenkeel demo` may be told.
 #[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct DemoArgs {
-    /// Print one JSON object with the measured figures instead of the live table.
+    /// Print one JSON object with the measured figures instead of the live table
     #[arg(long)]
     pub json: bool,
-    /// Fixes the environments, the noise and the drift.
+    /// Which drift, environments and noise: 1 generation x1.5, 2 generation x2, 3 training x1.5, 4 training x2,
+    /// 5 simulation x1.5
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How long to run, without the build.
-    #[arg(long, default_value_t = 100)]
+    /// Length of each measured phase
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=120))]
     pub seconds: u64,
-    /// Which allocator: waterfill or ebrl.
-    #[arg(long, default_value = "waterfill")]
-    pub policy: String,
-    /// Also measure the best static split and unmanaged sharing (up to 5 minutes).
+    /// Which allocator
+    #[arg(long, value_enum, default_value_t)]
+    pub policy: DemoPolicy,
+    /// Also measure the best static splits and unmanaged sharing, without a daemon (up to 5 minutes)
     #[arg(long)]
     pub full: bool,
+    /// Let nothing drift, and compare with static splits without a daemon
+    #[arg(long, conflicts_with = "full")]
+    pub no_drift: bool,
+    /// With --no-drift: how many pairs of a managed and a static run
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10))]
+    pub pairs: u64,
+    /// What the demo's own processes are started with
+    #[command(subcommand)]
+    pub(crate) hidden: Option<Hidden>,
+}
+
+/// The allocators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DemoPolicy {
+    /// Bisection on the target throughput
+    #[default]
+    Waterfill,
+    /// As published: the simulator at its knee, then a binary search between generation and training
+    Ebrl,
+}
+
+/// Commands that the demo starts itself with.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Hidden {
+    /// A worker process
+    #[command(hide = true)]
+    Worker {
+        /// Its orders, as JSON
+        orders: String,
+    },
+    /// The emulated GPU's device process
+    #[command(hide = true)]
+    Device {
+        /// Directory of its socket
+        dir: PathBuf,
+    },
+    /// Another program that ends with the demo
+    #[command(hide = true)]
+    Become {
+        /// The program and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+/// Why the demo ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DemoError {
+    #[error("cannot use {}: {source}", .path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("cannot find out where this program is: {0}")]
+    OwnPath(io::Error),
+    #[error("there is no daemon to start: {} is missing", .program.display())]
+    NoDaemon { program: PathBuf },
+    #[error("cannot start {}: {source}", .program.display())]
+    Spawn { program: PathBuf, source: io::Error },
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    #[error("{process} is not up: {why}\n{log}")]
+    NotUp {
+        process: &'static str,
+        why: String,
+        log: String,
+    },
+    #[error("the {worker} worker is not ready after {seconds} s")]
+    NotReady { worker: &'static str, seconds: u64 },
+    #[error("the {worker} worker failed: {why}")]
+    Worker { worker: &'static str, why: String },
+    #[error("the pipeline stands still: no training step for {seconds} s")]
+    Stalled { seconds: u64 },
+    #[error("the daemon did not move the shares within {seconds} s after the drift; {last}")]
+    NoMove { seconds: u64, last: String },
+    #[error("the job is not settled after {seconds} s; {last}")]
+    Unsettled { seconds: u64, last: String },
+    #[error("a trial failed: {0}")]
+    Trial(String),
+    #[error("the emulated GPU failed: {0}")]
+    Gpu(#[from] evenkeel_gpu::ClientError),
+    #[error("the daemon failed: {0}")]
+    Daemon(#[from] evenkeel_client::Error),
+    #[error("cannot simulate the pipeline in virtual time: {0}")]
+    Virtual(#[from] evenkeel_rollout::pipeline::PipelineError),
+    #[error("interrupted; everything that the demo started has ended")]
+    Interrupted,
+}
+
+impl From<DemoError> for Failure {
+    fn from(error: DemoError) -> Self {
+        let failure = Self::new(format!("demo: {error}"));
+        match error {
+            DemoError::NoDaemon { .. } => failure.hint(
+                "Build it with `make build` (or `cargo build --release --bin evenkeeld`), \
+                 or name its folder in EVENKEEL_BIN_DIR.",
+            ),
+            DemoError::File { .. } => failure
+                .hint("The demo needs some megabytes in the folder for temporary files (TMPDIR)."),
+            DemoError::Interrupted => failure.code(130),
+            _ => failure,
+        }
+    }
 }
 
 /// Runs the demo.
-pub(crate) async fn run(_args: DemoArgs) -> Result<(), Failure> {
-    Err(Failure::new("the demo is not part of this build yet"))
+///
+/// # Errors
+/// What could not be started or measured; everything that was started has ended by then.
+pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
+    match &args.hidden {
+        Some(Hidden::Worker { orders }) => return Ok(apart(orders.clone()).await),
+        Some(Hidden::Device { dir }) => return Ok(site::device(dir)),
+        Some(Hidden::Become { command }) => return Ok(site::turn_into(command)),
+        None => {}
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let (done, mut outcome) = oneshot::channel();
+    let flag = Arc::clone(&stop);
+    // A thread of its own: calls to the daemon block there, and the workers' lives are tied to it.
+    thread::Builder::new()
+        .name("demo".to_owned())
+        .spawn(move || drop(done.send(tell(&args, &flag))))
+        .map_err(DemoError::Thread)?;
+    let watch = |kind| signal(kind).map_err(DemoError::Thread);
+    let (mut interrupt, mut terminate) = (
+        watch(SignalKind::interrupt())?,
+        watch(SignalKind::terminate())?,
+    );
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => stop.store(true, Ordering::SeqCst),
+            _ = terminate.recv() => stop.store(true, Ordering::SeqCst),
+            told = &mut outcome => {
+                return match told {
+                    Ok(told) => Ok(told.map(|()| ExitCode::SUCCESS)?),
+                    Err(_) => Err(Failure::new("demo: it came to an end by itself; this is a bug")),
+                };
+            }
+        }
+    }
+}
+
+/// A worker on a thread outside of the runtime, since it makes blocking calls.
+async fn apart(orders: String) -> ExitCode {
+    let (done, outcome) = oneshot::channel();
+    let work = move || {
+        // Nobody waits any more only if this process is being ended.
+        done.send(worker::main(&orders)).ok();
+    };
+    match thread::Builder::new().name("worker".to_owned()).spawn(work) {
+        Ok(_) => outcome.await.unwrap_or(ExitCode::FAILURE),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn tell(args: &DemoArgs, stop: &Arc<AtomicBool>) -> Result<(), DemoError> {
+    let screen = show::Screen::new(args.json, out::is_terminal());
+    if args.no_drift {
+        let figures = steady::run(args, stop, screen)?;
+        if args.json {
+            out::json(&figures);
+        }
+        return Ok(());
+    }
+    let figures = story::run(args, stop, screen)?;
+    if args.json {
+        out::json(&figures);
+    }
+    Ok(())
 }

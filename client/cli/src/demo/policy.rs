@@ -140,8 +140,7 @@ impl Actor for ReachActor {
         for observation in observations {
             let chunk = if self.rng.random::<f32>() < EXPLORE {
                 // One direction for the whole chunk gets further than a new one at each step.
-                let way: [f32; JOINTS] =
-                    std::array::from_fn(|_| self.rng.random_range(-1.0..1.0));
+                let way: [f32; JOINTS] = std::array::from_fn(|_| self.rng.random_range(-1.0..1.0));
                 way.repeat(CHUNK)
             } else {
                 self.denoiser.sample(observation, steps, &mut self.rng)
@@ -215,7 +214,10 @@ impl Learner for ReachLearner {
             return 0.0;
         }
         let epochs = self.load.get().epochs;
-        (0..epochs).map(|_| self.epoch(&parts)).last().unwrap_or(0.0)
+        (0..epochs)
+            .map(|_| self.epoch(&parts))
+            .last()
+            .unwrap_or(0.0)
     }
 
     fn weights(&self) -> Vec<f32> {
@@ -249,7 +251,10 @@ mod tests {
     fn both_sides_start_from_the_same_weights() {
         let load = Arc::new(SharedLoad::new(Load::base(2)));
         let learner = ReachLearner::new(9, Arc::clone(&load));
-        assert_eq!(learner.weights(), ReachActor::new(9, load).denoiser.values());
+        assert_eq!(
+            learner.weights(),
+            ReachActor::new(9, load).denoiser.values()
+        );
     }
 
     /// Plays an iteration's worth of chunks; the parts and the share of episodes that succeeded.
@@ -263,11 +268,12 @@ mod tests {
         for chunk in 0..chunks {
             let observations: Vec<Vec<f32>> = arms.iter().map(observe).collect();
             let actions = actor.act(&observations);
-            for (index, (arm, (first, actions))) in
-                arms.iter_mut().zip(observations.into_iter().zip(actions)).enumerate()
+            for (index, (arm, (first, actions))) in arms
+                .iter_mut()
+                .zip(observations.into_iter().zip(actions))
+                .enumerate()
             {
-                let outcomes: Vec<_> =
-                    actions.chunks_exact(JOINTS).map(|a| arm.step(a)).collect();
+                let outcomes: Vec<_> = actions.chunks_exact(JOINTS).map(|a| arm.step(a)).collect();
                 let (done, success) = (
                     outcomes.iter().any(|o| o.done),
                     outcomes.iter().any(|o| o.success),
@@ -320,6 +326,9 @@ mod tests {
             last_loss < first_loss.unwrap_or(0.0),
             "the loss went from {first_loss:?} to {last_loss}"
         );
-        assert!(after > before, "successes went from {before:.2} to {after:.2}");
+        assert!(
+            after > before,
+            "successes went from {before:.2} to {after:.2}"
+        );
     }
 }

@@ -97,7 +97,10 @@ impl Environment for Reach {
         // A new world, not the old one with its bodies moved: caches of the solver would outlive the episode.
         (self.world, self.links, self.joints) = build(start);
         self.targets = start;
-        let (radius, angle) = (rng.random_range(0.4_f32..0.95), rng.random_range(-2.0_f32..2.0));
+        let (radius, angle) = (
+            rng.random_range(0.4_f32..0.95),
+            rng.random_range(-2.0_f32..2.0),
+        );
         self.goal = [radius * angle.cos(), radius * angle.sin()];
         self.steps = 0;
     }
@@ -229,8 +232,14 @@ mod tests {
             arm.step(&[0.0, 0.0]);
         }
         let after = arm.angles();
-        assert!((after[0] - before[0] - 0.6).abs() < 0.05, "{before:?} {after:?}");
-        assert!((after[1] - before[1] + 0.6).abs() < 0.05, "{before:?} {after:?}");
+        assert!(
+            (after[0] - before[0] - 0.6).abs() < 0.05,
+            "{before:?} {after:?}"
+        );
+        assert!(
+            (after[1] - before[1] + 0.6).abs() < 0.05,
+            "{before:?} {after:?}"
+        );
     }
 
     #[test]
@@ -255,6 +264,9 @@ mod tests {
             arm.step(&[1.0, 0.0]);
         }
         let angle = arm.angles()[0];
-        assert!(angle < TURN_MAX && angle > 2.0, "{angle}: 2.6 is beyond the post only for the tip");
+        assert!(
+            angle < TURN_MAX && angle > 2.0,
+            "{angle}: 2.6 is beyond the post only for the tip"
+        );
     }
 }

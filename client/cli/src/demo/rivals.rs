@@ -1,0 +1,201 @@
+//! What else could have been done, without a daemon: every static split in virtual time, the best three executed, the
+//! old split kept, and no management at all.
+
+use std::time::Duration;
+
+use evenkeel_gpu::GpuSpec;
+use evenkeel_rollout::pipeline::{Split, run as run_virtually, sweep};
+
+use super::DemoError;
+use super::calibrate::{Trial, usable_cpus};
+use super::fleet::{Fleet, Measured, Site};
+use super::jobspec::SIMULATOR_CORES_MAX;
+use super::load::Load;
+use super::report::{Executed, Rivals};
+use super::seeds::{Drift, Stage};
+use super::show::Screen;
+use super::talk::Share;
+use super::watch::SplitShares;
+
+/// Virtual iterations before and during the measurement.
+const VIRTUAL_STEPS: (u64, u64) = (4, 12);
+/// Splits that are executed.
+const EXECUTED: usize = 3;
+/// A pipeline that was just started is not measured yet.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// Where rivals run.
+pub(crate) struct Field<'a> {
+    pub(crate) site: &'a Site,
+    /// The load after the drift.
+    pub(crate) load: Load,
+    pub(crate) drift: Drift,
+    pub(crate) trials: &'a [Trial],
+    /// Cores that could be leased.
+    pub(crate) cpus: Vec<u32>,
+    /// Length of a measured phase.
+    pub(crate) length: Duration,
+}
+
+impl Field<'_> {
+    /// What an environment step takes on one core under the load after the drift.
+    fn step_ns(&self) -> u64 {
+        let one = |trial: &&Trial| trial.stage == Stage::Simulation && trial.cores == 1;
+        let rate = self
+            .trials
+            .iter()
+            .find(one)
+            .map_or(f64::INFINITY, |trial| trial.units_per_s);
+        let slower = match self.drift.stage {
+            Stage::Simulation => self.drift.factor,
+            Stage::Generation | Stage::Training => 1.0,
+        };
+        (1e9 / rate * slower) as u64
+    }
+}
+
+/// Executes a static split without a daemon and measures it.
+pub(crate) fn execute(
+    site: &Site,
+    load: Load,
+    split: SplitShares,
+    cpus: &[u32],
+    length: Duration,
+) -> Result<Measured, DemoError> {
+    let cores = split.simulation_cores as usize;
+    let share = |stage: Stage| {
+        let (sms, cpus) = match stage {
+            Stage::Simulation => (None, cpus.iter().copied().take(cores).collect()),
+            Stage::Generation => (Some(split.generation_sms), Vec::new()),
+            Stage::Training => (Some(split.training_sms), Vec::new()),
+        };
+        Share::Fixed {
+            sms,
+            cpus,
+            threads: cores,
+        }
+    };
+    measure(Fleet::pipeline(site, load, share)?, length)
+}
+
+fn measure(mut fleet: Fleet, length: Duration) -> Result<Measured, DemoError> {
+    fleet.measure(WARM_UP, |_| Ok(()))?;
+    let measured = fleet.measure(length, |_| Ok(()))?;
+    fleet.end();
+    Ok(measured)
+}
+
+/// Runs all rivals under the load after the drift.
+pub(crate) fn run(
+    field: &Field<'_>,
+    old: SplitShares,
+    rebalanced_units_per_s: f64,
+    screen: &mut Screen,
+) -> Result<Rivals, DemoError> {
+    let spec = field.load.pipeline(GpuSpec::h100(), field.step_ns());
+    let most = field.cpus.len().min(SIMULATOR_CORES_MAX) as u32;
+    let cores: Vec<u32> = (1..=most).collect();
+    let swept = sweep(&spec, &cores, VIRTUAL_STEPS.0, VIRTUAL_STEPS.1)?;
+    screen.phase(&format!(
+        "without a daemon: the best {EXECUTED} of {} static splits swept in virtual time, executed",
+        swept.len()
+    ));
+    let go = |split: SplitShares| execute(field.site, field.load, split, &field.cpus, field.length);
+    let mut executed = Vec::new();
+    for (split, outcome) in best_of_each(&swept) {
+        let measured = go(split)?;
+        screen.note(&format!(
+            "{split}: {:.0} {}",
+            measured.units_per_s,
+            super::jobspec::UNIT
+        ));
+        executed.push(Executed {
+            split,
+            units_per_s: measured.units_per_s,
+            virtual_units_per_s: outcome,
+        });
+    }
+    screen.phase("without a daemon: the old split under the new load");
+    let kept = go(old)?.units_per_s;
+    screen.note(&format!("{old}: {kept:.0}"));
+    let old_virtual = run_virtually(
+        &spec,
+        Split {
+            generate_sms: old.generation_sms,
+            train_sms: old.training_sms,
+            cores: old.simulation_cores.max(1),
+        },
+        VIRTUAL_STEPS.0,
+        VIRTUAL_STEPS.1,
+    )?;
+    executed.push(Executed {
+        split: old,
+        units_per_s: kept,
+        virtual_units_per_s: old_virtual.units_per_s,
+    });
+    screen.phase("without a daemon: unmanaged, no caps and no binding");
+    let threads = usable_cpus().len();
+    let unmanaged = Fleet::pipeline(field.site, field.load, |_| Share::Fixed {
+        sms: None,
+        cpus: Vec::new(),
+        threads,
+    })?;
+    let unmanaged_units_per_s = measure(unmanaged, field.length)?.units_per_s;
+    screen.note(&format!("unmanaged: {unmanaged_units_per_s:.0}"));
+
+    let best = executed
+        .iter()
+        .copied()
+        .max_by(|a, b| a.units_per_s.total_cmp(&b.units_per_s));
+    let best = best.unwrap_or(Executed {
+        split: old,
+        units_per_s: kept,
+        virtual_units_per_s: old_virtual.units_per_s,
+    });
+    let achievable_gain = best.units_per_s / kept;
+    let gain = rebalanced_units_per_s / kept;
+    Ok(Rivals {
+        static_units_per_s: kept,
+        best_static_units_per_s: best.units_per_s,
+        best_static_split: best.split,
+        achievable_gain,
+        unmanaged_units_per_s,
+        plan_vs_best: rebalanced_units_per_s / best.units_per_s,
+        realised_share_of_gain: if achievable_gain > 1.0 {
+            (gain - 1.0) / (achievable_gain - 1.0)
+        } else {
+            1.0
+        },
+        swept: swept.len(),
+        executed,
+    })
+}
+
+/// The best splits; of several core counts that do the same (within a thousandth) the fewest.
+fn best_of_each(swept: &[(Split, evenkeel_rollout::pipeline::Outcome)]) -> Vec<(SplitShares, f64)> {
+    let mut best: Vec<(SplitShares, f64)> = Vec::new();
+    for (split, outcome) in swept {
+        let shares = SplitShares {
+            simulation_cores: split.cores,
+            generation_sms: split.generate_sms,
+            training_sms: split.train_sms,
+        };
+        let sms = |split: &SplitShares| (split.generation_sms, split.training_sms);
+        match best
+            .iter()
+            .position(|(known, _)| sms(known) == sms(&shares))
+        {
+            Some(at) => {
+                let (known, units) = &mut best[at];
+                if shares.simulation_cores < known.simulation_cores
+                    && outcome.units_per_s > 0.999 * *units
+                {
+                    (*known, *units) = (shares, outcome.units_per_s);
+                }
+            }
+            None if best.len() < EXECUTED => best.push((shares, outcome.units_per_s)),
+            None => {}
+        }
+    }
+    best
+}

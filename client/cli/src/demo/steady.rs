@@ -1,0 +1,87 @@
+//! The demo without a drift: managed and static runs in turn. Nothing should move, and the daemon should cost nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use evenkeel_client::JobSpec;
+
+use super::jobspec::{JOB, UNIT, leasable_cores};
+use super::report::{Pair, SteadyFigures};
+use super::rivals::execute;
+use super::show::Screen;
+use super::story::{policy_name, prepare};
+use super::watch::Watch;
+use super::{DemoArgs, DemoError};
+
+/// Runs the pairs.
+pub(crate) fn run(
+    args: &DemoArgs,
+    stop: &Arc<AtomicBool>,
+    mut screen: Screen,
+) -> Result<SteadyFigures, DemoError> {
+    let started = Instant::now();
+    let length = Duration::from_secs(args.seconds);
+    let mut stage = prepare(args, stop, &mut screen)?;
+    let cpus = leasable_cores(&stage.node);
+    let (mut pairs, mut overcommit_seconds) = (Vec::new(), 0.0);
+    for number in 1..=args.pairs {
+        if number > 1 {
+            // The ledger is the same: the profiles are there.
+            stage.client = stage.place.start_daemon()?;
+        }
+        screen.phase(&format!(
+            "pair {number} of {}: under the daemon",
+            args.pairs
+        ));
+        stage.client.submit(JobSpec::request_id(), &stage.spec)?;
+        let mut fleet = stage.managed()?;
+        let mut observer = stage.observe(&fleet)?;
+        let client = stage.client.clone();
+        let mut watch = Watch::new(&client)?;
+        watch.settle(&mut fleet, &mut screen)?;
+        let managed = fleet.measure(length, |fleet| watch.look(fleet, &mut screen))?;
+        overcommit_seconds += observer.found()?.overcommit_seconds;
+        observer.end();
+        fleet.end();
+        let (split, gap, moves) = (watch.split(), watch.gap(), watch.job.moves);
+        stage.client.cancel_job(JOB)?;
+        stage.place.end_daemon();
+        screen.phase(&format!(
+            "pair {number} of {}: the same split ({split}) without a daemon",
+            args.pairs
+        ));
+        let fixed = execute(&stage.site, stage.load, split, &cpus, length)?;
+        let pair = Pair {
+            managed_units_per_s: managed.units_per_s,
+            static_units_per_s: fixed.units_per_s,
+            split,
+            gap,
+            moves,
+        };
+        screen.note(&format!(
+            "managed {:.0}, static {:.0} {UNIT}/s, {moves} moves",
+            pair.managed_units_per_s, pair.static_units_per_s
+        ));
+        pairs.push(pair);
+    }
+    let mean = |f: fn(&Pair) -> f64| pairs.iter().map(f).sum::<f64>() / pairs.len().max(1) as f64;
+    let managed_units_per_s = mean(|pair| pair.managed_units_per_s);
+    let static_units_per_s = mean(|pair| pair.static_units_per_s);
+    let figures = SteadyFigures {
+        gpu_is_emulated: true,
+        seed: args.seed,
+        policy: policy_name(args.policy),
+        unit: UNIT,
+        phase_seconds: args.seconds,
+        moves: pairs.iter().map(|pair| pair.moves).sum(),
+        managed_units_per_s,
+        static_units_per_s,
+        ratio: managed_units_per_s / static_units_per_s,
+        pairs,
+        overcommit_seconds,
+        run_seconds: started.elapsed().as_secs_f64(),
+    };
+    screen.steady_summary(&figures);
+    Ok(figures)
+}

@@ -1,0 +1,262 @@
+//! The demo with a drift: calibrate, submit, run, drift, wait for the daemon to move the shares, run on, sum up.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use evenkeel_client::{JobSpec, Node, blocking};
+use evenkeel_rollout::affinity::boottime_ns;
+
+use super::calibrate::{self, Trial};
+use super::fleet::{Fleet, Site};
+use super::jobspec::{JOB, SIMULATOR_CORES_MAX, UNIT, job, leasable_cores};
+use super::load::Load;
+use super::report::{Extra, Figures};
+use super::rivals::{self, Field};
+use super::seeds::{Script, Stage, script};
+use super::show::Screen;
+use super::site::Place;
+use super::talk::{Down, Share, Watched};
+use super::watch::Watch;
+use super::{DemoArgs, DemoError, DemoPolicy};
+
+/// How long the daemon may take from the drift to the move: 20 windows, and the median's delay.
+const MOVE_WITHIN: Duration = Duration::from_secs(45);
+/// Steps after the drift that may still have been under way.
+const DRIFT_REACHES_ALL: Duration = Duration::from_millis(1_500);
+/// Steps over which a success rate is counted.
+const SUCCESS_STEPS: usize = 20;
+
+/// A calibrated job on a running daemon.
+pub(crate) struct Prepared {
+    pub(crate) place: Place,
+    pub(crate) client: blocking::Client,
+    pub(crate) node: Node,
+    pub(crate) script: Script,
+    pub(crate) load: Load,
+    pub(crate) trials: Vec<Trial>,
+    pub(crate) spec: JobSpec,
+    pub(crate) site: Site,
+}
+
+/// Starts device and daemon, calibrates, and has everything ready to be submitted.
+pub(crate) fn prepare(
+    args: &DemoArgs,
+    stop: &Arc<AtomicBool>,
+    screen: &mut Screen,
+) -> Result<Prepared, DemoError> {
+    let script = script(args.seed);
+    screen.phase("starting a daemon and an EMULATED H100 in a temporary directory");
+    let mut place = Place::open(Arc::clone(stop))?;
+    let client = place.start_daemon()?;
+    let node = client.node()?;
+    let base = Load::base(1);
+    let simulator = calibrate::balanced_rate(base) * script.simulator_headroom;
+    let load = Load::base(calibrate::substeps_for(simulator));
+    screen.phase(&format!(
+        "calibrating: the real physics ({} substeps a step) on 1 and 2 cores, pairs of shares on the emulated GPU",
+        load.substeps
+    ));
+    let cores = leasable_cores(&node);
+    let cpus: Vec<u32> = cores.into_iter().take(SIMULATOR_CORES_MAX).collect();
+    let mut trials = calibrate::simulation(load, &cpus, args.seed)?;
+    let gpu = place.gpu();
+    trials.extend(calibrate::gpu(&gpu, load, stop, |pair| screen.trial(pair))?);
+    let model = node.gpus.first().map_or("none", |gpu| &gpu.model);
+    calibrate::report(&client, JOB, model, &trials)?;
+    let spec = job(&node, args.policy);
+    let site = place.site(args.seed);
+    Ok(Prepared {
+        place,
+        client,
+        node,
+        script,
+        load,
+        trials,
+        spec,
+        site,
+    })
+}
+
+impl Prepared {
+    /// Starts the three workers under the daemon's leases.
+    pub(crate) fn managed(&self) -> Result<Fleet, DemoError> {
+        let daemon = self.place.socket();
+        Fleet::pipeline(&self.site, self.load, |_| Share::Leased {
+            daemon: daemon.clone(),
+            job: JOB.to_owned(),
+        })
+    }
+
+    /// Starts the observer and points it at the workers.
+    pub(crate) fn observe(&self, fleet: &Fleet) -> Result<Fleet, DemoError> {
+        let observer = Fleet::observer(&self.site, self.load)?;
+        let owns = |stage: Stage| {
+            let spec = self.spec.stages.iter().find(|s| s.name == stage.name());
+            spec.is_some_and(|s| s.min_cores > 0)
+        };
+        let watched = Stage::ALL.map(|stage| Watched {
+            pid: fleet.pid(stage),
+            owns_cores: owns(stage),
+        });
+        observer.tell(&Down::Watch(watched.to_vec()));
+        Ok(observer)
+    }
+}
+
+/// The name of a policy.
+pub(crate) fn policy_name(policy: DemoPolicy) -> String {
+    match policy {
+        DemoPolicy::Waterfill => "waterfill",
+        DemoPolicy::Ebrl => "ebrl",
+    }
+    .to_owned()
+}
+
+/// What was measured under the daemon.
+struct Managed {
+    figures: Figures,
+    drifted: Load,
+}
+
+/// Tells the whole story; the figures at its end.
+pub(crate) fn run(
+    args: &DemoArgs,
+    stop: &Arc<AtomicBool>,
+    mut screen: Screen,
+) -> Result<Figures, DemoError> {
+    let started = Instant::now();
+    let mut stage = prepare(args, stop, &mut screen)?;
+    let Managed {
+        mut figures,
+        drifted,
+    } = managed(args, &stage, &mut screen)?;
+    if args.full {
+        stage.place.end_daemon();
+        let field = Field {
+            site: &stage.site,
+            load: drifted,
+            drift: stage.script.drift,
+            trials: &stage.trials,
+            cpus: leasable_cores(&stage.node),
+            length: Duration::from_secs(args.seconds),
+        };
+        let rivals = rivals::run(
+            &field,
+            figures.split_before,
+            figures.rebalanced_units_per_s,
+            &mut screen,
+        )?;
+        figures.rivals = Some(Extra {
+            best_static_units_per_s: rivals.best_static_units_per_s,
+            best_static_split: rivals.best_static_split,
+            achievable_gain: rivals.achievable_gain,
+            unmanaged_units_per_s: rivals.unmanaged_units_per_s,
+            plan_vs_best: rivals.plan_vs_best,
+            realised_share_of_gain: rivals.realised_share_of_gain,
+            swept: rivals.swept,
+            executed: rivals.executed,
+            detection_units_per_s: figures.static_units_per_s,
+        });
+        figures.static_units_per_s = rivals.static_units_per_s;
+        figures.gain = figures.rebalanced_units_per_s / rivals.static_units_per_s;
+    }
+    figures.run_seconds = started.elapsed().as_secs_f64();
+    screen.summary(&figures);
+    Ok(figures)
+}
+
+/// The part under the daemon: before the drift, after it, and rebalanced.
+fn managed(args: &DemoArgs, stage: &Prepared, screen: &mut Screen) -> Result<Managed, DemoError> {
+    let length = Duration::from_secs(args.seconds);
+    let drift = stage.script.drift;
+    screen.phase("submitting the job; simulation, generation and training take their leases");
+    stage.client.submit(JobSpec::request_id(), &stage.spec)?;
+    let mut fleet = stage.managed()?;
+    let mut observer = stage.observe(&fleet)?;
+    let mut watch = Watch::new(&stage.client)?;
+    watch.settle(&mut fleet, screen)?;
+
+    screen.phase("before the drift");
+    let before = fleet.measure(length, |fleet| watch.look(fleet, screen))?;
+    let (before_gap, split_before) = (watch.gap(), watch.split());
+    let success_rate_first = success_rate(&fleet, true);
+
+    screen.phase(&format!(
+        "SCRIPTED change of the task: {}; the shares stay until the gap was above 15 % for 20 steps",
+        drift.describe()
+    ));
+    let drifted = stage.load.drifted(drift);
+    let moves = watch.moves.len();
+    let drift_at = Instant::now();
+    let static_from_ns = boottime_ns() + DRIFT_REACHES_ALL.as_nanos() as u64;
+    fleet.tell(&Down::Load(drifted));
+    while watch.moves.len() == moves {
+        fleet.listen(Duration::from_millis(50))?;
+        fleet.check_stall()?;
+        watch.look(&fleet, screen)?;
+        if drift_at.elapsed() > MOVE_WITHIN {
+            return Err(DemoError::NoMove {
+                seconds: MOVE_WITHIN.as_secs(),
+                last: watch.last_word(),
+            });
+        }
+    }
+    let detection_seconds = drift_at.elapsed().as_secs_f64();
+    let static_units_per_s = fleet.measured(static_from_ns, boottime_ns()).units_per_s;
+    let theta_before_move = watch.theta_before_move;
+    let planned = watch.job.plan.as_ref().map_or(0.0, |plan| plan.units_per_s);
+
+    screen.phase("the daemon moves the shares, and refits once from what it measures then");
+    watch.settle(&mut fleet, screen)?;
+    screen.phase("rebalanced");
+    let after = fleet.measure(length, |fleet| watch.look(fleet, screen))?;
+    let found = observer.found()?;
+    observer.end();
+    let success_rate_last = success_rate(&fleet, false);
+    fleet.end();
+    stage.client.cancel_job(JOB)?;
+    let figures = Figures {
+        gpu_is_emulated: true,
+        seed: args.seed,
+        policy: policy_name(args.policy),
+        drift,
+        unit: UNIT,
+        phase_seconds: args.seconds,
+        before_drift_units_per_s: before.units_per_s,
+        static_units_per_s,
+        rebalanced_units_per_s: after.units_per_s,
+        gain: after.units_per_s / static_units_per_s,
+        predicted_gain: planned / theta_before_move,
+        before_gap,
+        after_gap: watch.gap(),
+        split_before,
+        split_after: watch.split(),
+        detection_seconds,
+        rebalances: std::mem::take(&mut watch.moves),
+        staleness_most: before.staleness.max(after.staleness),
+        success_rate_first,
+        success_rate_last,
+        overcommit_seconds: found.overcommit_seconds,
+        observer: found,
+        physics_substeps: stage.load.substeps,
+        run_seconds: 0.0,
+        rivals: None,
+    };
+    Ok(Managed { figures, drifted })
+}
+
+/// Successes over ended episodes, in the first or the last steps.
+fn success_rate(fleet: &Fleet, first: bool) -> f64 {
+    let steps = &fleet.steps;
+    let at = if first {
+        0
+    } else {
+        steps.len().saturating_sub(SUCCESS_STEPS)
+    };
+    let some = steps.iter().skip(at).take(SUCCESS_STEPS);
+    let (ends, successes) = some.fold((0, 0), |(ends, successes), step| {
+        (ends + step.episodes, successes + step.successes)
+    });
+    f64::from(successes) / f64::from(ends.max(1))
+}
