@@ -111,13 +111,9 @@ fn from_client(error: &Error, what: &dyn fmt::Display) -> Failure {
             failure.hint("See `evenkeel node` for what there is at most.")
         }
         Error::Rejected(r) if r.resource.is_some() => {
-            let failure = failure.code(SHORT);
-            match &r.holder {
-                Some(holder) => failure.hint(format!(
-                    "It is held by {holder}; see `evenkeel leases`, or wait in the queue with --wait."
-                )),
-                None => failure.hint("See `evenkeel node` for what there is."),
-            }
+            failure.code(SHORT).hint(
+                "Wait for it in the queue (--wait 10m), ask for less, or see who has it: `evenkeel leases`.",
+            )
         }
         _ => failure,
     }

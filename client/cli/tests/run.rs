@@ -196,7 +196,7 @@ fn a_refusal_is_told_with_what_is_short() {
         said.contains("cannot get a lease: 2 cores are missing"),
         "{said}"
     );
-    assert!(said.contains("held by job reach"), "{said}");
+    assert!(said.contains("--wait 10m"), "{said}");
 }
 
 #[test]
@@ -275,6 +275,42 @@ fn a_lost_lease_stops_the_command() {
         "{}",
         stderr(&output)
     );
+}
+
+#[test]
+fn a_lease_that_is_asked_back_stops_the_command_and_its_loss_is_told() {
+    let fake = Fake::start();
+    for lost in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let ready = flag(&dir, "ready");
+        let text = format!(
+            "trap 'exit 6' TERM; touch {}; while :; do sleep 0.02; done",
+            ready.display()
+        );
+        let child = script(&fake, &[], &text).spawn().unwrap();
+        until("the script is ready", there(&ready));
+        fake.wait("a session", |w| !w.sessions.is_empty());
+        let id = fake.world().leases.len() as u64;
+        let lease = pb::LeaseRef {
+            lease_id: id,
+            fence: fake.world().leases[&id].fence,
+        };
+        if lost {
+            fake.world().fence(id);
+        }
+        let directive = pb::Directive {
+            lease: Some(lease),
+            kind: pb::DirectiveKind::Release.into(),
+            ..pb::Directive::default()
+        };
+        fake.world().send(&pb::SessionResponse {
+            directives: vec![directive],
+            ..pb::SessionResponse::default()
+        });
+        let output = child.wait_with_output().unwrap();
+        let expect = if lost { 125 } else { 6 };
+        assert_eq!(output.status.code(), Some(expect), "{}", stderr(&output));
+    }
 }
 
 #[test]

@@ -13,6 +13,9 @@ use crate::out;
 /// How often a followed trail is asked for more.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
 
+/// Characters of an event's own fields in a table.
+const DETAILS_MAX: usize = 160;
+
 /// Show what happened
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -115,8 +118,16 @@ fn show(globals: &Globals, event: &Event) {
         event.seq,
         when(event.unix_ms),
         event.kind,
-        details(&event.json)
+        shortened(details(&event.json))
     ));
+}
+
+/// A line that a person reads; the whole is in the JSON.
+fn shortened(text: String) -> String {
+    if text.chars().count() <= DETAILS_MAX {
+        return text;
+    }
+    text.chars().take(DETAILS_MAX).chain(['…']).collect()
 }
 
 /// The event's own fields on one line, without its name, which is shown already.
@@ -128,8 +139,9 @@ fn details(json: &str) -> String {
     };
     match fields {
         Some(Value::Object(fields)) => {
-            let fields: Vec<String> = fields.iter().map(|(k, v)| format!("{k}={v}")).collect();
-            fields.join(" ")
+            let own = fields.iter().filter(|(name, _)| *name != "kind");
+            let own: Vec<String> = own.map(|(name, value)| format!("{name}={value}")).collect();
+            own.join(" ")
         }
         Some(other) => other.to_string(),
         None => json.to_owned(),

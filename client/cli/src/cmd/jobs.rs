@@ -143,9 +143,9 @@ pub(crate) fn show_plan_summary(plan: &Plan, unit: &str) {
 
 fn stages(job: &Job, plan: &Plan) -> Table {
     let mut table = plan_table(plan);
-    let measured = job.balance.as_ref().map(|b| b.stage_units_per_s.as_slice());
-    if let Some(rates) = measured.filter(|r| !r.is_empty()) {
-        table = table_with_measured(plan, rates);
+    let measured = job.balance.as_ref().filter(|b| b.windows > 0);
+    if let Some(balance) = measured {
+        table = table_with_measured(plan, &balance.stage_units_per_s);
     }
     table
 }

@@ -21,7 +21,7 @@ pub(crate) async fn run(globals: &Globals) -> Result<(), Failure> {
 
 fn show(node: &Node) {
     out::text(format_args!(
-        "{} ({}), evenkeeld {} for {}: {} live leases, {} in the queue{}{}",
+        "{} ({}), evenkeeld {}, up {}: {} live leases, {} in the queue{}{}",
         node.name,
         node.kind,
         node.version,

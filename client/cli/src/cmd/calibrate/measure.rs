@@ -198,7 +198,11 @@ async fn measure(
 }
 
 fn describe(stage: &str, point: Point) -> String {
-    let mut text = format!("{stage} at {} cores", point.cores);
+    let mut text = format!(
+        "{stage} at {} core{}",
+        point.cores,
+        if point.cores == 1 { "" } else { "s" }
+    );
     if point.sms > 0 {
         text.push_str(&format!(", {} SMs", point.sms));
     }
@@ -218,7 +222,7 @@ fn conclude(globals: &Globals, works: Vec<Work<'_>>, interrupted: bool) -> Resul
     } else {
         for s in &stages {
             out::note(format_args!(
-                "{} on {}: {} measured, {} do not fit, {} skipped, {} known before; see `evenkeel calibrate show {}`",
+                "{} on {}: measured {}, not fitting {}, skipped {}, known before {}; see `evenkeel calibrate show {}`",
                 s.stage, s.gpu, s.measured, s.does_not_fit, s.skipped, s.known_before, s.stage
             ));
         }

@@ -1,11 +1,11 @@
 //! Keeps a command running under its lease: signals, moves, the end.
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use evenkeel_client::{
-    Directive, DirectiveKind, GuardEvent, GuardState, Lease, LeaseGuard, ResizeMode, Vector,
+    Directive, DirectiveKind, Error, GuardEvent, GuardState, Lease, LeaseGuard, ResizeMode, Vector,
 };
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
@@ -36,6 +36,8 @@ pub(super) struct Supervisor {
 enum AtEnd {
     /// Its exit code is ours.
     PassOn,
+    /// Its exit code is ours, unless the lease turns out to be lost: the daemon asked for it back.
+    Asked,
     /// It is started again with a new share.
     Restart(Directive),
     /// The lease is gone: that is what our exit code says.
@@ -44,19 +46,24 @@ enum AtEnd {
 
 impl Supervisor {
     pub(super) async fn run(mut self) -> Result<ExitCode, Failure> {
-        let result = self.supervise().await;
+        let ended = self.supervise().await;
         let lost = !self.guard.may_work();
         let released = self.guard.release_within_async(RELEASE_WITHIN).await;
-        if let Err(error) = released
-            && !lost
-            && let Some(trouble) = release_trouble(&error)
-        {
-            out::note(trouble);
+        let (code, how) = ended?;
+        match (how, released) {
+            (AtEnd::Lost, _) => Err(was_lost(self.lease.id, code)),
+            // It was asked for because it was over already.
+            (AtEnd::Asked, Err(Error::Fenced { .. })) => Err(was_lost(self.lease.id, code)),
+            (_, Err(error)) if !lost => {
+                release_trouble(&error).into_iter().for_each(out::note);
+                Ok(code.into())
+            }
+            _ => Ok(code.into()),
         }
-        result.map(ExitCode::from)
     }
 
-    async fn supervise(&mut self) -> Result<u8, Failure> {
+    /// Gives the exit code of the command, and how it came to its end.
+    async fn supervise(&mut self) -> Result<(u8, AtEnd), Failure> {
         let mut signals = Signals::listen()?;
         let mut child = self.start(&self.lease.target.clone())?;
         let mut at_end = AtEnd::PassOn;
@@ -67,9 +74,8 @@ impl Supervisor {
                     let status = status.doing("wait for the command").map_err(|f| f.code(NOT_RUN))?;
                     kill_at = None;
                     match std::mem::replace(&mut at_end, AtEnd::PassOn) {
-                        AtEnd::PassOn => return Ok(exit_code(status)),
-                        AtEnd::Lost => return Err(self.lost(status)),
                         AtEnd::Restart(directive) => child = self.restart(directive)?,
+                        how => return Ok((exit_code(status), how)),
                     }
                 }
                 signal = signals.next() => match signal {
@@ -190,7 +196,7 @@ impl Supervisor {
                 self.say(format_args!(
                     "the daemon asks for the lease back{because}; stopping the command"
                 ));
-                Some(AtEnd::PassOn)
+                Some(AtEnd::Asked)
             }
             (DirectiveKind::ReclaimMemory, _) => {
                 self.say(format_args!("the daemon asks for GPU memory back{because}"));
@@ -198,19 +204,16 @@ impl Supervisor {
             }
         }
     }
+}
 
-    fn lost(&self, status: ExitStatus) -> Failure {
-        Failure::new(format!(
-            "the command was stopped (exit code {}) because lease {} was lost",
-            exit_code(status),
-            self.lease.id
-        ))
-        .code(NOT_RUN)
-        .hint(format!(
-            "What happened to it: `evenkeel events --lease {}`.",
-            self.lease.id
-        ))
-    }
+fn was_lost(lease: u64, code: u8) -> Failure {
+    Failure::new(format!(
+        "the command was stopped (exit code {code}) because lease {lease} was lost"
+    ))
+    .code(NOT_RUN)
+    .hint(format!(
+        "What happened to it: `evenkeel events --lease {lease}`."
+    ))
 }
 
 fn share(vector: &Vector) -> String {

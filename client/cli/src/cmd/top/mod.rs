@@ -22,7 +22,7 @@ use crate::{out, units};
 /// How often the keyboard is looked at.
 const KEYS_EVERY: Duration = Duration::from_millis(50);
 /// Where the width of the output is unknown.
-const PLAIN_WIDTH: usize = 100;
+const PLAIN_WIDTH: u16 = 100;
 
 /// Watch the node and its jobs live
 ///
@@ -79,7 +79,7 @@ async fn plain(
         if globals.json() {
             out::json_line(&view);
         } else {
-            for line in frame::draw(&view, PLAIN_WIDTH) {
+            for line in frame::draw(&view, PLAIN_WIDTH.into()) {
                 out::text(line);
             }
             out::text("");
@@ -119,7 +119,11 @@ impl Screen {
     }
 
     fn draw(looked: &Result<View, Error>) -> io::Result<()> {
-        let (width, height) = terminal::size()?;
+        // Some terminals do not know their size and say 0.
+        let (width, height) = match terminal::size()? {
+            (0, _) | (_, 0) => (PLAIN_WIDTH, 24),
+            size => size,
+        };
         let lines = match looked {
             Ok(view) => frame::draw(view, width.into()),
             Err(error) => vec![error.to_string(), "q quits".to_owned()],
