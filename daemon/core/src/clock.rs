@@ -1,7 +1,7 @@
 //! The deadline of a lease: one atomic word that renewals move without the disk and without the controller.
 //!
-//! The word packs the deadline (milliseconds of BOOTTIME, 41 bits: 69 years), the low bits of the fence
-//! (22 bits) and a closing bit. A renewal is one compare-and-swap. Before the controller commits an expiry it
+//! The word packs the deadline (milliseconds of BOOTTIME, 40 bits: 34 years), the low bits of the fence
+//! (22 bits), a bit that says that somebody has renewed it, and a closing bit. A renewal is one compare-and-swap. Before the controller commits an expiry it
 //! sets `closing` and reads the deadline again: a renewal that came before wins, one that comes after has to
 //! wait for the verdict.
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,9 @@ use crate::id::Fence;
 use crate::unit::{Millis, Time};
 
 const CLOSING: u64 = 1 << 63;
-const DEADLINE_BITS: u32 = 41;
+/// Somebody has renewed it since it was made or reset. The deadline does not tell: a stall's credit moves it, too.
+const RENEWED: u64 = 1 << 62;
+const DEADLINE_BITS: u32 = 40;
 const DEADLINE_MASK: u64 = (1 << DEADLINE_BITS) - 1;
 const FENCE_MASK: u64 = (1 << 22) - 1;
 
@@ -47,6 +49,10 @@ impl LeaseClock {
     pub fn deadline(&self) -> Time {
         Time(self.0.load(Ordering::Acquire) & DEADLINE_MASK)
     }
+    /// Whether anybody has renewed it since it was made or reset.
+    pub fn is_renewed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & RENEWED != 0
+    }
     /// Whether an expiry is being decided.
     pub fn is_closing(&self) -> bool {
         self.0.load(Ordering::Acquire) & CLOSING != 0
@@ -61,12 +67,14 @@ impl LeaseClock {
             if seen & CLOSING != 0 {
                 return Renewal::Closing;
             }
-            if seen & DEADLINE_MASK >= deadline.0 {
+            let later = deadline.0.max(seen & DEADLINE_MASK);
+            let next = pack(fence, Time(later)) | RENEWED;
+            if next == seen {
                 return Renewal::Renewed;
             }
             match self.0.compare_exchange_weak(
                 seen,
-                pack(fence, deadline),
+                next,
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {

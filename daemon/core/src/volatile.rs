@@ -105,8 +105,11 @@ impl Volatile {
     }
 
     fn start_clock(&mut self, lease: &Lease, deadline: Time) {
-        self.clocks
-            .insert(lease.id, Arc::new(LeaseClock::new(lease.fence, deadline)));
+        let clock = Arc::new(LeaseClock::new(lease.fence, deadline));
+        if self.clocks.get(&lease.id).is_some_and(|c| c.is_renewed()) {
+            clock.renew(lease.fence, deadline); // in the queue, by the same holder
+        }
+        self.clocks.insert(lease.id, clock);
         self.due
             .insert((deadline.after(self.grace(lease)), lease.id));
     }
@@ -126,7 +129,9 @@ impl Volatile {
             && let Some(first) = self.due.first().copied().filter(|(at, _)| *at <= now)
         {
             self.due.remove(&first);
-            taken.push(first.1);
+            if !taken.contains(&first.1) {
+                taken.push(first.1); // it may be on the list for several times
+            }
         }
         taken
     }

@@ -12,6 +12,7 @@ use crate::id::JobId;
 use crate::job::{Job, JobPhase};
 use crate::lease::{Lease, Phase};
 use crate::state::{Durable, slots};
+use crate::unit::{Bytes, Sms};
 
 /// Entries of the queue that are tried in one step: a long queue behind a blocked head must not cost a step.
 pub const QUEUE_LOOKS: usize = 64;
@@ -88,7 +89,9 @@ fn retarget(d: &Durable, job: &Job) -> Option<Event> {
                 })
             }
             None => {
-                let next = step_toward(d, &slot.unclaimed, &slot.unclaimed, wanted)?;
+                // What is kept is kept piece by piece: what the plan needs must not go to others meanwhile.
+                let all = step_toward(d, &slot.unclaimed, &slot.unclaimed, wanted);
+                let next = all.or_else(|| partly(d, &slot.unclaimed, wanted))?;
                 Some(Event::SlotReserved {
                     member,
                     unclaimed: next,
@@ -111,7 +114,7 @@ fn nearer(d: &Durable, lease: &Lease, wanted: &Vector) -> Option<Vector> {
 }
 
 /// The next target on the way from `target` to `wanted`, if there is one: all of it if what it adds to `counted` is
-/// free; else only what shrinks.
+/// free; else what shrinks, and the cores that are free (they need no co-operation, and no restart).
 fn step_toward(d: &Durable, target: &Vector, counted: &Vector, wanted: &Vector) -> Option<Vector> {
     if target == wanted {
         return None;
@@ -129,8 +132,33 @@ fn step_toward(d: &Durable, target: &Vector, counted: &Vector, wanted: &Vector) 
     if cores_free && gpus_free {
         return Some(wanted.clone());
     }
-    let less = shrunk(target, wanted);
-    (less != *target).then_some(less)
+    let mut next = shrunk(target, wanted);
+    let own = counted.cores.union(d.pool().free_cores());
+    next.cores = next.cores.union(&wanted.cores.intersection(&own));
+    (next != *target).then_some(next)
+}
+
+/// `have` and as much of what `wanted` has beyond it as is free; none if that is nothing.
+fn partly(d: &Durable, have: &Vector, wanted: &Vector) -> Option<Vector> {
+    let cores = wanted.cores.intersection(&have.cores.union(d.pool().free_cores()));
+    let mut gpus = have.gpus.clone();
+    for (id, w) in &wanted.gpus {
+        let (h, free) = (
+            have.gpus.get(id).copied().unwrap_or_default(),
+            d.pool().free_on(d.node(), d.unavailable(), *id),
+        );
+        let sms = w.guarantee.min(h.guarantee + free.sms);
+        let share = GpuShare {
+            guarantee: d.node().gpu(*id).map_or(h.guarantee, |g| g.round_down(sms)),
+            cap: w.cap,
+            memory: w.memory.min(h.memory + free.memory),
+        };
+        if share.guarantee > Sms(0) || share.memory > Bytes(0) {
+            gpus.insert(*id, share);
+        }
+    }
+    let next = Vector { cores, gpus };
+    (next != *have).then_some(next)
 }
 
 /// What both have. A worker that is to have cores is never left without any on the way.

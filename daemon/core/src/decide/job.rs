@@ -169,6 +169,8 @@ fn whole_room(node: &Node) -> Room {
 /// What a job may use: what is free and what it has itself.
 pub(super) fn room_of(d: &Durable, job: &Job) -> Room {
     let mut room = free_room(d);
+    let others = d.jobs().values().filter(|j| j.id != job.id);
+    others.for_each(|other| set_aside(d, other, &mut room));
     let mut own = |v: &Vector| {
         room.cores = room.cores.union(&v.cores);
         for (id, share) in &v.gpus {
@@ -188,6 +190,32 @@ pub(super) fn room_of(d: &Durable, job: &Job) -> Room {
         }
     }
     room
+}
+
+/// What another job's plan has and its workers have not yet, because somebody has to give it up first: not for a
+/// second plan, or the two would take it from each other in turn.
+fn set_aside(d: &Durable, other: &Job, room: &mut Room) {
+    for (wanted, has) in planned(d, other) {
+        room.cores = room.cores.difference(&wanted.cores.difference(&has.cores));
+        for (id, w) in &wanted.gpus {
+            let have = has.gpus.get(id).copied().unwrap_or_default();
+            if let Some(free) = room.gpus.get_mut(id) {
+                free.0 = free.0 - (w.guarantee - have.guarantee);
+                free.1 = free.1 - (w.memory - have.memory);
+            }
+        }
+    }
+}
+
+/// What each worker of a job is to have by its plan, and what is counted for it.
+fn planned<'a>(d: &'a Durable, job: &'a Job) -> impl Iterator<Item = (&'a Vector, Vector)> {
+    slots(job).filter_map(|(m, slot)| {
+        let stage = job.plan.as_ref()?.stages.get(usize::from(m.stage.0))?;
+        let wanted = stage.workers.get(m.worker.0 as usize)?;
+        let lease = slot.lease.and_then(|id| d.leases().get(&id));
+        let has = lease.map_or_else(|| slot.unclaimed.clone(), |l| l.counted());
+        Some((wanted, has))
+    })
 }
 
 fn free_room(d: &Durable) -> Room {
