@@ -195,7 +195,7 @@ async fn killed(kills: usize, short: bool) -> anyhow::Result<Vec<Row>> {
 /// A job whose split between two live stages is pulled to and fro by its profiles.
 async fn submit(socket: &Path) -> anyhow::Result<()> {
     let socket = socket.to_path_buf();
-    tokio::task::spawn_blocking(move || {
+    apart(move || {
         let client = client(&socket)?;
         profiles(&client, 1.0, 1.0)?;
         let stage = |name: &str, role| StageSpec {
@@ -217,7 +217,16 @@ async fn submit(socket: &Path) -> anyhow::Result<()> {
             .context("submit")?;
         anyhow::Ok(())
     })
-    .await?
+    .await
+}
+
+/// Runs blocking work on a thread outside the runtime, where the blocking client belongs.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let (done_in, done) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || drop(done_in.send(work())));
+    done.await.context("the thread ended without a result")?
 }
 
 /// A client for the daemon under test.

@@ -54,7 +54,7 @@ impl Daemon {
         let config = dir.join("evenkeeld.toml");
         let ledger = dir.join("ledger").join("evenkeel.db");
         let text = format!(
-            "{tables}\n[ledger]\npath = {ledger:?}\nballast_mib = 1\n[listen]\nsocket = {:?}\nrest = \"\"\n[log]\nlevel = \"warn\"\n",
+            "{tables}\n[ledger]\npath = {ledger:?}\nballast_mib = 16\n[listen]\nsocket = {:?}\nrest = \"\"\n[log]\nlevel = \"warn\"\n",
             dir.join("evenkeeld.sock"),
         );
         fs::write(&config, text)?;

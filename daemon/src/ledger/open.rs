@@ -13,7 +13,7 @@ use evenkeel_core::unit::Time;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::statfs;
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, SqliteConnection};
 
@@ -317,10 +317,15 @@ async fn migrate(config: &Config, conn: &mut SqliteConnection) -> Result<(), Ope
     if objects > 0 && schema < SCHEMA {
         back_up(config, conn, schema).await?;
     }
-    MIGRATOR
-        .run(&mut *conn)
-        .await
-        .map_err(|e| OpenError::Migrate(Box::new(e)))
+    MIGRATOR.run(&mut *conn).await.map_err(|e| match e {
+        // Damage shows at the first page that the migrator reads.
+        MigrateError::Execute(e) | MigrateError::ExecuteMigration(e, _)
+            if matches!(primary(&e), CORRUPT | NOTADB | READONLY) =>
+        {
+            failed(e)
+        }
+        other => OpenError::Migrate(Box::new(other)),
+    })
 }
 
 /// Copies the ledger to a file beside it, whole and synced, and drops the oldest copies.

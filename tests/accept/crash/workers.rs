@@ -44,7 +44,7 @@ pub(crate) struct WorkerArgs {
 
 /// Runs one of them.
 pub(crate) async fn worker(args: WorkerArgs) -> anyhow::Result<bool> {
-    tokio::task::spawn_blocking(move || {
+    super::apart(move || {
         if args.hold {
             return hold(&args.socket);
         }
@@ -71,7 +71,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> anyhow::Result<bool> {
         }
         Ok(true)
     })
-    .await?
+    .await
 }
 
 /// What a worker tells the harness, and whether it is to stop.
