@@ -101,6 +101,15 @@ pub(crate) fn show_duration(d: Duration) -> String {
     }
 }
 
+/// How often: `never`, `once`, `3 times`.
+pub(crate) fn times(n: u32) -> String {
+    match n {
+        0 => "never".to_owned(),
+        1 => "once".to_owned(),
+        n => format!("{n} times"),
+    }
+}
+
 /// A rate with three significant digits or all of its whole ones: `0.123`, `12.3`, `1234`.
 pub(crate) fn show_rate(rate: f64) -> String {
     match rate.abs() {

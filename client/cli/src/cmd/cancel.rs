@@ -24,12 +24,7 @@ pub(crate) async fn run(globals: &Globals, args: CancelArgs) -> Result<(), Failu
     if globals.json() {
         jobs::show_one(globals, &job);
     } else {
-        let live = job.leases.len();
-        out::note(format_args!(
-            "job {} is cancelled; {live} of its leases {} still to be given back",
-            args.name,
-            if live == 1 { "is" } else { "are" }
-        ));
+        out::note(format_args!("job {} is cancelled", args.name));
     }
     Ok(())
 }

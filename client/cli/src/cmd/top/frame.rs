@@ -2,7 +2,7 @@
 use evenkeel_client::{Balance, Gpu, Job, Node};
 
 use super::View;
-use crate::units::{show_bytes, show_duration, show_rate};
+use crate::units::{show_bytes, show_duration, show_rate, times};
 
 /// The default threshold of the gap, where the job does not set one.
 const GAP: f64 = 0.15;
@@ -92,12 +92,12 @@ fn job_lines(job: &Job, width: usize) -> Vec<String> {
     let balance = job.balance.clone().unwrap_or_default();
     let state = if balance.state.is_empty() { "" } else { ", " };
     let mut lines = vec![format!(
-        "job {} of {} ({}{state}{}), moved {} times{}",
+        "job {} of {} ({}{state}{}), moved {}{}",
         job.spec.name,
         job.tenant,
         job.phase.as_str(),
         balance.state,
-        job.moves,
+        times(job.moves),
         if job.moving { ", moving now" } else { "" }
     )];
     if let Some(plan) = &job.plan {
