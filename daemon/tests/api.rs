@@ -1,5 +1,11 @@
 //! The API over real sockets, with the real controller on a real ledger: every call, what it refuses, and what it
 //! never tells. Two tenants and an admin have a socket each, because all tests run as one user.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::too_many_lines,
+    reason = "tests and their helpers; tables are long, and a panic is how a test fails"
+)]
 #[path = "api/bad_input.rs"]
 mod bad_input;
 #[path = "api/jobs.rs"]

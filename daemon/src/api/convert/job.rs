@@ -8,9 +8,9 @@ use evenkeel_core::step::State;
 use evenkeel_core::unit::Time;
 use evenkeel_proto::v1 as pb;
 
+use super::declared::spec_wire;
 use super::lease::lease_in;
 use super::plan::plan;
-use super::spec::spec_wire;
 use super::vector::Around;
 
 /// A job as its owner sees it.

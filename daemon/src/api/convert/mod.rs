@@ -1,6 +1,8 @@
 //! Between the wire and the words of the core: parsed once here, trusted after. No decisions, no waiting.
 //!
 //! A field that makes no sense is a [`Bad`]: its name, what is wrong with it, what would be right.
+mod ask;
+mod declared;
 mod environment;
 mod job;
 mod lease;
@@ -17,11 +19,10 @@ use evenkeel_core::grant::Resize;
 use evenkeel_core::id::{Name, RequestId};
 use evenkeel_proto::v1 as pb;
 
+pub(super) use ask::{acquire, member};
 pub(super) use environment::{Daemon, environment};
 pub(super) use job::{ended_job, job, without_times};
-pub(super) use lease::{
-    LeaseTimes, acquire, directive, ended_lease, lease, lease_in, member, remaining,
-};
+pub(super) use lease::{LeaseTimes, directive, ended_lease, lease, lease_in, remaining};
 pub(super) use node::{NodeFacts, event, node, page, same_node};
 pub(super) use plan::{decision, plan, sentences};
 pub(super) use profile::{curves, key, point, profile, profile_points, summary};

@@ -1,5 +1,5 @@
-//! What a job declares: parsed with every default, and back.
-use evenkeel_core::id::{GpuId, Name};
+//! What a job declares, parsed; every default is filled in.
+use evenkeel_core::id::GpuId;
 use evenkeel_core::job::{
     Detector, JobSpec, Policy, RebalanceSpec, Role, STAGES_MAX, ShrinkFallback, SmMode, StageSpec,
     WORKERS_MAX,
@@ -8,13 +8,13 @@ use evenkeel_core::unit::{Bytes, Millis, Sms};
 use evenkeel_proto::v1 as pb;
 
 use super::vector::gpu_id;
-use super::{Bad, at_most, name, optional_name, or_default, resize, resize_mode, within};
+use super::{Bad, at_most, name, optional_name, or_default, resize, within};
 use crate::api::limits::{
     BATCH_MAX, BATCHES_MAX, CORES_MAX, JOB_GPUS_MAX, MEMORY_MAX, PROCESSES_MAX, SMS_MAX,
 };
 
 /// "No limit of its own".
-const NO_LIMIT: u32 = u32::MAX;
+pub(super) const NO_LIMIT: u32 = u32::MAX;
 /// Longest time of a rule: a year. A sum of such times cannot overflow.
 const TIME_MAX: u64 = 365 * 24 * 3_600_000;
 /// Most windows of a rule: months of training.
@@ -276,81 +276,9 @@ fn detector(w: &pb::RebalanceSpec) -> Result<Detector, Bad> {
     }
 }
 
-/// A job's declaration for the wire, every default filled in.
-pub(super) fn spec_wire(s: &JobSpec) -> pb::JobSpec {
-    pb::JobSpec {
-        name: s.name.to_string(),
-        unit: s.unit.to_string(),
-        priority: s.priority,
-        gpus: s.gpus.iter().map(|g| g.0.into()).collect(),
-        gpu_count: s.gpu_count.into(),
-        groups: s.groups,
-        policy: match s.policy {
-            Policy::Waterfill => "waterfill",
-            Policy::Ebrl => "ebrl",
-        }
-        .into(),
-        sm_mode: match s.sm_mode {
-            SmMode::Reserve => "reserve",
-            SmMode::Cap => "cap",
-        }
-        .into(),
-        rebalance: Some(rebalance_wire(&s.rebalance)),
-        stages: s.stages.iter().map(stage_wire).collect(),
-    }
-}
-
-fn stage_wire(s: &StageSpec) -> pb::StageSpec {
-    let limit = |n: u32| if n == NO_LIMIT { 0 } else { n };
-    let role = match s.role {
-        Role::Simulation => pb::StageRole::Simulation,
-        Role::Generation => pb::StageRole::Generation,
-        Role::Training => pb::StageRole::Training,
-        Role::Inference => pb::StageRole::Inference,
-        Role::Other => pb::StageRole::Other,
-    };
-    pb::StageSpec {
-        name: s.name.to_string(),
-        role: role.into(),
-        workers: s.workers,
-        processes: s.processes,
-        min_cores: s.cores.0,
-        max_cores: limit(s.cores.1),
-        min_sms: s.sms.0.0,
-        max_sms: limit(s.sms.1.0),
-        no_gpu: s.sms.1 == Sms(0),
-        memory_bytes: s.memory.0,
-        batches: s.batches.clone(),
-        synchronous: s.synchronous,
-        resize: resize_mode(s.resize).into(),
-        profile: s.profile.as_ref().map(Name::to_string).unwrap_or_default(),
-    }
-}
-
-fn rebalance_wire(r: &RebalanceSpec) -> pb::RebalanceSpec {
-    let (detector, gap, windows, slack, threshold) = match r.detector {
-        Detector::Streak { gap, windows } => ("streak", Some(gap), Some(windows), None, None),
-        Detector::Cusum { slack, threshold } => ("cusum", None, None, Some(slack), Some(threshold)),
-    };
-    pb::RebalanceSpec {
-        frozen: !r.enabled,
-        detector: detector.into(),
-        gap,
-        windows,
-        cusum_slack: slack,
-        cusum_threshold: threshold,
-        cooldown_windows: Some(r.cooldown_windows),
-        horizon_ms: Some(r.horizon.0),
-        restart_cost_ms: Some(r.restart_cost.0),
-        min_gain: Some(r.min_gain),
-        shrink_timeout_ms: Some(r.shrink_timeout.0),
-        escalate: r.fallback == ShrinkFallback::Escalate,
-        refit_windows: Some(r.refit_windows),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::declared::spec_wire;
     use super::*;
 
     fn job() -> pb::JobSpec {
@@ -390,6 +318,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::too_many_lines, reason = "a table")]
     fn bad_fields_are_named() {
         check("all good", |_| {}, None);
         check("no name", |w| w.name.clear(), Some("name"));
