@@ -64,78 +64,64 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code) -> anyhow:
 }
 
 async fn input() -> anyhow::Result<Vec<Row>> {
-    let tcp = format!("{SYNTHETIC}\n[tenants.uids]\n");
-    let daemon = Daemon::start(&tcp).await?;
-    let mut client = connect(&daemon.socket()).await?;
+    let daemon = Daemon::start(SYNTHETIC).await?;
+    let socket = daemon.socket();
+    let mut client = connect(&socket).await?;
     client
         .acquire_lease(request())
         .await
         .context("a first lease")?;
-    let before = listed(&mut client).await?;
-    let mut rows = Vec::new();
-    rows.push(
+    let before = listed(&mut client).await?.len();
+    let c = || client.clone();
+    let mut rows = vec![
         case(
             "garbage on the socket",
             "the connection ends, nothing else does",
-            garbage(&daemon.socket()),
+            garbage(&socket),
         )
         .await,
-    );
-    rows.push(
         case(
             "an oversized message",
             "refused with a limit",
-            oversized(client.clone()),
+            oversized(c()),
         )
         .await,
-    );
-    rows.push(
-        case(
-            "unknown ids",
-            "NOT_FOUND; renewals say LOST",
-            unknown(client.clone()),
-        )
-        .await,
-    );
-    rows.push(
+        case("unknown ids", "NOT_FOUND; renewals say LOST", unknown(c())).await,
         case(
             "zero amounts",
             "INVALID_ARGUMENT that names the field",
-            zero(client.clone()),
+            zero(c()),
         )
         .await,
-    );
-    rows.push(
         case(
             "overflowing amounts",
             "FAILED_PRECONDITION at once, with what is short",
-            overflow(client.clone()),
+            overflow(c()),
         )
         .await,
-    );
-    rows.push(
         case(
             "NaN and negative throughputs",
             "INVALID_ARGUMENT",
-            not_rates(&daemon.socket()),
+            not_rates(&socket),
         )
         .await,
-    );
+    ];
+    let after = listed(&mut client).await?.len();
+    let changed = format!("{before} leases before, {after} after");
+    rows.push(Row::new(
+        "what bad input changed",
+        "nothing",
+        changed,
+        before == after,
+    ));
     rows.push(
         case(
             "the same request id with another body",
             "ALREADY_EXISTS",
-            other_body(client.clone()),
+            other_body(client),
         )
         .await,
     );
-    let after = listed(&mut client).await?;
-    rows.push(Row::new(
-        "what bad input changed",
-        "nothing",
-        format!("{} leases before and after", after.len()),
-        before == after || after.len() == before.len() + 1,
-    ));
     Ok(rows)
 }
 

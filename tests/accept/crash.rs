@@ -140,14 +140,31 @@ async fn killed(kills: usize, short: bool) -> anyhow::Result<Vec<Row>> {
         slowest = slowest.max(daemon.spawn().await?);
     }
     crew.finish().await?;
-    let (sums, complaints) = crew.tally()?;
-    let sum = |word: &str| sums.get(word).copied().unwrap_or(0);
-    let is = |kind: &str| complaints.iter().filter(|c| c.starts_with(kind)).count();
     daemon.stop().await?;
     let _ = Command::new("pkill")
         .arg("-f")
         .arg(dir.join("gpu"))
         .status();
+    judged(&crew, kills, slowest, short)
+}
+
+/// What the workers and the observer say, as rows.
+fn judged(crew: &Crew, kills: usize, slowest: Duration, short: bool) -> anyhow::Result<Vec<Row>> {
+    let (sums, complaints) = crew.tally()?;
+    let sum = |word: &str| sums.get(word).copied().unwrap_or(0);
+    let none = |what: &str, kind: &str, beside: &str| {
+        let of: Vec<_> = complaints.iter().filter(|c| c.starts_with(kind)).collect();
+        let first = of
+            .first()
+            .map(|c| format!("; first: {c}"))
+            .unwrap_or_default();
+        Row::new(
+            what,
+            "0",
+            format!("{}{beside}{first}", of.len()),
+            of.is_empty(),
+        )
+    };
     let did = format!(
         "{kills} kills; {} grants, {} renewals, {} resizes, {} releases acknowledged; slowest restart {:.0} ms",
         sum("grants"),
@@ -157,37 +174,20 @@ async fn killed(kills: usize, short: bool) -> anyhow::Result<Vec<Row>> {
         slowest.as_secs_f64() * 1e3,
     );
     let busy = sum("grants") > kills as u64 && sum("resizes") > 0 && sum("releases") > kills as u64;
-    let first = |kind: &str| {
-        complaints
-            .iter()
-            .find(|c| c.starts_with(kind))
-            .map(|c| format!("; first: {c}"))
-            .unwrap_or_default()
-    };
+    let enough = busy && sum("looks") > 100 && (short || kills >= KILLS);
     Ok(vec![
         Row::new(
             "SIGKILL under acquire, renew, resize, release",
             "≥ 200 kills, all four happen",
             did,
-            busy && (short || kills >= KILLS),
+            enough,
         ),
-        Row::new(
-            "acknowledged leases lost",
-            "0",
-            format!("{}{}", is("lost"), first("lost")),
-            is("lost") == 0,
-        ),
-        Row::new(
-            "granted twice",
-            "0",
-            format!("{}{}", is("twice"), first("twice")),
-            is("twice") == 0,
-        ),
-        Row::new(
+        none("acknowledged leases lost", "lost", ""),
+        none("granted twice", "twice", ""),
+        none(
             "over-commitment seen by the observer",
-            "0",
-            format!("{} in {} looks{}", is("over"), sum("looks"), first("over")),
-            is("over") == 0 && sum("looks") > 100,
+            "over",
+            &format!(" in {} looks", sum("looks")),
         ),
     ])
 }

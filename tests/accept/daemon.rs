@@ -76,10 +76,6 @@ impl Daemon {
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("evenkeeld.sock")
     }
-    /// The daemon's process id.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
-    }
     /// Starts it (again) and waits until it answers; returns how long that took.
     pub(crate) async fn spawn(&mut self) -> anyhow::Result<Duration> {
         let log = fs::OpenOptions::new()

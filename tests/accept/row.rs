@@ -71,7 +71,7 @@ impl Table {
     /// The newest part, as plain lines.
     pub(crate) fn last_part(&self) -> String {
         let mut out = String::new();
-        for (part, rows) in self.parts.last() {
+        if let Some((part, rows)) = self.parts.last() {
             for r in rows {
                 let _ = writeln!(
                     out,

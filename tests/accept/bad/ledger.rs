@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use evenkeel_proto::v1 as pb;
+use evenkeel_proto::v1::lease_service_client::LeaseServiceClient;
 use nix::mount::{MsFlags, mount};
-use tonic::Code;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 use super::{case, refused};
 use crate::daemon::{Daemon, SYNTHETIC};
@@ -126,70 +128,42 @@ async fn read_only() -> anyhow::Result<String> {
     Ok(short(&said))
 }
 
+type Client = LeaseServiceClient<Channel>;
+
+async fn grant(
+    client: &mut Client,
+    asked: pb::AcquireLeaseRequest,
+) -> anyhow::Result<pb::LeaseRef> {
+    let lease = client
+        .acquire_lease(asked)
+        .await?
+        .into_inner()
+        .lease
+        .context("no lease")?;
+    Ok(pb::LeaseRef {
+        lease_id: lease.id,
+        fence: lease.fence,
+    })
+}
+
 async fn full() -> anyhow::Result<String> {
     let disk = SmallDisk::new(512)?;
     let daemon = Daemon::in_folder(disk.path(), SYNTHETIC).await?;
     let mut client = connect(&daemon.socket()).await?;
     let mut held = Vec::new();
     for _ in 0..20 {
-        let lease = client
-            .acquire_lease(request())
-            .await?
-            .into_inner()
-            .lease
-            .context("no lease")?;
-        held.push(pb::LeaseRef {
-            lease_id: lease.id,
-            fence: lease.fence,
-        });
+        held.push(grant(&mut client, request()).await?);
     }
     let brief = pb::AcquireLeaseRequest {
         ttl_ms: 3_000,
         ..request()
     };
-    let brief = client
-        .acquire_lease(brief)
-        .await?
-        .into_inner()
-        .lease
-        .context("no lease")?;
+    let brief = grant(&mut client, brief).await?;
     disk.fill()?;
-    let start = Instant::now();
-    let status = loop {
-        match client.acquire_lease(request()).await {
-            Err(status) => break status,
-            // The write-ahead log may still have room that it took before.
-            Ok(_) => ensure!(
-                start.elapsed() < Duration::from_secs(60),
-                "grants go on although the disk is full"
-            ),
-        }
-    };
+    let status = first_refusal(&mut client).await?;
     ensure!(status.code() == Code::Unavailable, "{status}");
-    let renewed = client
-        .renew_leases(pb::RenewLeasesRequest {
-            leases: held.clone(),
-        })
-        .await?
-        .into_inner();
-    ensure!(
-        renewed
-            .results
-            .iter()
-            .all(|r| r.status() == pb::RenewStatus::Renewed),
-        "{renewed:?}"
-    );
-    for lease in &held[..10] {
-        let release = pb::ReleaseLeaseRequest {
-            lease_id: lease.lease_id,
-            fence: lease.fence,
-        };
-        client
-            .release_lease(release)
-            .await
-            .context("a release on a full disk")?;
-    }
-    ended(&mut client, brief.id)
+    served(&mut client, &held).await?;
+    ended(&mut client, brief.lease_id)
         .await
         .context("an expiry on a full disk")?;
     disk.free()?;
@@ -208,12 +182,47 @@ async fn full() -> anyhow::Result<String> {
     ))
 }
 
-async fn ended(
-    client: &mut evenkeel_proto::v1::lease_service_client::LeaseServiceClient<
-        tonic::transport::Channel,
-    >,
-    lease_id: u64,
-) -> anyhow::Result<()> {
+/// Asks until it is refused: the write-ahead log may still have room that it took before.
+async fn first_refusal(client: &mut Client) -> anyhow::Result<Status> {
+    let start = Instant::now();
+    loop {
+        if let Err(status) = client.acquire_lease(request()).await {
+            return Ok(status);
+        }
+        ensure!(
+            start.elapsed() < Duration::from_secs(60),
+            "grants go on although the disk is full"
+        );
+    }
+}
+
+/// On the full disk: all are renewed, the first ten are given back.
+async fn served(client: &mut Client, held: &[pb::LeaseRef]) -> anyhow::Result<()> {
+    let renewed = client
+        .renew_leases(pb::RenewLeasesRequest {
+            leases: held.to_vec(),
+        })
+        .await?
+        .into_inner();
+    let counted = renewed
+        .results
+        .iter()
+        .all(|r| r.status() == pb::RenewStatus::Renewed);
+    ensure!(counted, "{renewed:?}");
+    for lease in &held[..10] {
+        let release = pb::ReleaseLeaseRequest {
+            lease_id: lease.lease_id,
+            fence: lease.fence,
+        };
+        client
+            .release_lease(release)
+            .await
+            .context("a release on a full disk")?;
+    }
+    Ok(())
+}
+
+async fn ended(client: &mut Client, lease_id: u64) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
         match client.get_lease(pb::GetLeaseRequest { lease_id }).await {

@@ -1,6 +1,6 @@
 //! Bad luck: a clock set back, a stopped worker, clients that vanish, a daemon that is down for long, another tenant.
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -112,13 +112,9 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 }
 "#;
 
-async fn clock_back() -> anyhow::Result<String> {
-    let dir = tempfile::tempdir()?;
-    let (source, shim, flag) = (
-        dir.path().join("shim.c"),
-        dir.path().join("shim.so"),
-        dir.path().join("back"),
-    );
+/// Builds the shim in a folder.
+fn shim(dir: &Path) -> anyhow::Result<PathBuf> {
+    let (source, shim) = (dir.join("shim.c"), dir.join("shim.so"));
     std::fs::write(&source, SHIM)?;
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
@@ -127,12 +123,14 @@ async fn clock_back() -> anyhow::Result<String> {
         .arg("-ldl")
         .status()?;
     ensure!(built.success(), "cc did not build the shim");
-    let mut daemon = Daemon::in_folder_with(
-        &dir.path().join("d"),
-        SYNTHETIC,
-        &[("LD_PRELOAD", &shim), ("EVENKEEL_YEAR_BACK", &flag)],
-    )
-    .await?;
+    Ok(shim)
+}
+
+async fn clock_back() -> anyhow::Result<String> {
+    let dir = tempfile::tempdir()?;
+    let (shim, flag) = (shim(dir.path())?, dir.path().join("back"));
+    let env: [(&str, &Path); 2] = [("LD_PRELOAD", &shim), ("EVENKEEL_YEAR_BACK", &flag)];
+    let mut daemon = Daemon::in_folder_with(&dir.path().join("d"), SYNTHETIC, &env).await?;
     let mut client = connect(&daemon.socket()).await?;
     let brief = pb::AcquireLeaseRequest {
         ttl_ms: 2_000,

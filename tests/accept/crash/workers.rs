@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use evenkeel_client::{
-    Attached, DirectiveKind, Error, GpuAsk, GuardEvent, GuardOptions, GuardState, LeaseRequest,
-    RenewalStatus, ResizeMode, SmAsk, blocking,
+    Attached, DirectiveKind, Error, GpuAsk, GuardEvent, GuardOptions, GuardState, LeaseRef,
+    LeaseRequest, RenewalStatus, ResizeMode, SmAsk, blocking,
 };
 use evenkeel_gpu::Client as Gpu;
 use evenkeel_gpu::client::{ContextOptions, ENV_SOCKET, parse_memory_limit, parse_percentage};
@@ -127,10 +127,18 @@ fn context(attached: &Attached, role: &str) -> anyhow::Result<Option<Gpu>> {
     Ok(Some(Gpu::connect(Path::new(socket), &options)?))
 }
 
+/// What a worker did.
+#[derive(Default)]
+struct Did {
+    grants: u64,
+    renewals: u64,
+    releases: u64,
+}
+
 fn acquire(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
     let client = client(&args.socket)?;
     let mut rng = SmallRng::seed_from_u64(args.index as u64);
-    let (mut grants, mut renewals, mut releases) = (0u64, 0u64, 0u64);
+    let mut did = Did::default();
     let mut seen = std::collections::BTreeSet::new();
     while !log.stopped() {
         let ask = GpuAsk {
@@ -144,68 +152,74 @@ fn acquire(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
             std::thread::sleep(Duration::from_millis(5)); // no room just now
             continue;
         };
-        grants += 1;
+        did.grants += 1;
         if !seen.insert(lease.id) {
             log.say(&format!(
                 "complaint twice: {} came for two requests",
                 lease.id
             ));
         }
-        let attached = match patiently(|| client.attach(lease.handle())) {
-            Ok(attached) => attached,
-            // The answer to an attach was lost with the daemon: the fence has risen already.
-            Err(Error::Fenced { .. }) => match patiently(|| client.lease(lease.id))
-                .and_then(|l| patiently(|| client.attach(l.handle())))
-            {
-                Ok(attached) => attached,
-                Err(e) => {
-                    log.say(&format!(
-                        "complaint lost: {} could not be attached: {e}",
-                        lease.id
-                    ));
-                    continue;
-                }
-            },
-            Err(e) => {
-                log.say(&format!(
-                    "complaint lost: {} could not be attached: {e}",
-                    lease.id
-                ));
-                continue;
+        match attach(&client, lease.handle()) {
+            Ok(attached) => {
+                let span = Duration::from_millis(rng.random_range(20..200));
+                use_and_release(&client, &attached, span, &mut did, log)?;
             }
-        };
-        let gpu = context(&attached, "acquire")?;
-        let mark = log
-            .dir
-            .join(format!("core-{}-{}", std::process::id(), attached.lease.id));
-        if active(&client, attached.lease.id) && !attached.lease.target.cores.to_string().is_empty()
-        {
-            fs::write(&mark, attached.lease.target.cores.to_string())?;
-        }
-        let end = Instant::now() + Duration::from_millis(rng.random_range(20..200));
-        while Instant::now() < end {
-            match patiently(|| client.renew(&[attached.lease.handle()])) {
-                Ok(r) if r.iter().all(|r| r.status == RenewalStatus::Renewed) => renewals += 1,
-                other => log.say(&format!(
-                    "complaint lost: renewal of {}: {other:?}",
-                    attached.lease.id
-                )),
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = fs::remove_file(&mark);
-        drop(gpu);
-        match patiently(|| client.release(attached.lease.handle())) {
-            Ok(_) => releases += 1,
             Err(e) => log.say(&format!(
-                "complaint lost: release of {}: {e}",
-                attached.lease.id
+                "complaint lost: {} could not be attached: {e}",
+                lease.id
             )),
         }
     }
+    let Did {
+        grants,
+        renewals,
+        releases,
+    } = did;
     log.say(&format!(
         "grants {grants}\nrenewals {renewals}\nreleases {releases}"
     ));
+    Ok(())
+}
+
+/// Attaches; if the answer to an earlier try was lost with the daemon, the fence has risen already.
+fn attach(client: &blocking::Client, lease: LeaseRef) -> evenkeel_client::Result<Attached> {
+    match patiently(|| client.attach(lease)) {
+        Err(Error::Fenced { .. }) => {
+            let now = patiently(|| client.lease(lease.lease_id))?;
+            patiently(|| client.attach(now.handle()))
+        }
+        other => other,
+    }
+}
+
+/// Holds a context and renews for `span`, then gives everything back.
+fn use_and_release(
+    client: &blocking::Client,
+    attached: &Attached,
+    span: Duration,
+    did: &mut Did,
+    log: &mut Log,
+) -> anyhow::Result<()> {
+    let (id, cores) = (attached.lease.id, attached.lease.target.cores.to_string());
+    let gpu = context(attached, "acquire")?;
+    let mark = log.dir.join(format!("core-{}-{id}", std::process::id()));
+    if active(client, id) && !cores.is_empty() {
+        fs::write(&mark, cores)?;
+    }
+    let end = Instant::now() + span;
+    while Instant::now() < end {
+        match patiently(|| client.renew(&[attached.lease.handle()])) {
+            Ok(r) if r.iter().all(|r| r.status == RenewalStatus::Renewed) => did.renewals += 1,
+            other => log.say(&format!("complaint lost: renewal of {id}: {other:?}")),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = fs::remove_file(&mark);
+    drop(gpu);
+    match patiently(|| client.release(attached.lease.handle())) {
+        Ok(_) => did.releases += 1,
+        Err(e) => log.say(&format!("complaint lost: release of {id}: {e}")),
+    }
     Ok(())
 }
 
@@ -265,7 +279,11 @@ fn pull(args: &WorkerArgs, log: &Log) -> anyhow::Result<()> {
     let mut n = 0u32;
     while !log.stopped() {
         n += 1;
-        let (a, b) = if n % 2 == 0 { (1.0, 2.0) } else { (2.0, 1.0) };
+        let (a, b) = if n.is_multiple_of(2) {
+            (1.0, 2.0)
+        } else {
+            (2.0, 1.0)
+        };
         let _ = profiles(&client, a, b);
         let _ = patiently(|| replan(&client));
         std::thread::sleep(Duration::from_millis(150));
