@@ -72,12 +72,10 @@ impl LeaseClock {
             if next == seen {
                 return Renewal::Renewed;
             }
-            match self.0.compare_exchange_weak(
-                seen,
-                next,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
+            match self
+                .0
+                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => return Renewal::Renewed,
                 Err(now) => seen = now,
             }

@@ -1,4 +1,6 @@
 //! What the simulated world found, each as the smallest case that shows it, with the value that is right.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+
 use std::collections::BTreeMap;
 
 use evenkeel_core::command::{

@@ -140,7 +140,9 @@ fn step_toward(d: &Durable, target: &Vector, counted: &Vector, wanted: &Vector) 
 
 /// `have` and as much of what `wanted` has beyond it as is free; none if that is nothing.
 fn partly(d: &Durable, have: &Vector, wanted: &Vector) -> Option<Vector> {
-    let cores = wanted.cores.intersection(&have.cores.union(d.pool().free_cores()));
+    let cores = wanted
+        .cores
+        .intersection(&have.cores.union(d.pool().free_cores()));
     let mut gpus = have.gpus.clone();
     for (id, w) in &wanted.gpus {
         let (h, free) = (
