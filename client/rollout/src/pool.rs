@@ -438,20 +438,8 @@ impl<E: Environment> Shared<E> {
         let steps_end_ns = boottime_ns();
         let steps = until - from;
         let is_done = until == total;
-        let mut result = None;
         let episode_over = is_done && task.outcomes.iter().any(|outcome| outcome.done);
-        if is_done {
-            let (mut last, mut next) = (Vec::new(), Vec::new());
-            env.observe(&mut last);
-            if episode_over {
-                let episode = self.lock().homes[index].episode + 1;
-                env.reset(episode_seed(self.config.seed, index, episode));
-                env.observe(&mut next);
-            } else {
-                next.clone_from(&last);
-            }
-            result = Some((last, next));
-        }
+        let result = is_done.then(|| self.look(index, &mut env, episode_over));
         self.meter.push(Interval {
             lane: u32::try_from(slot).unwrap_or(u32::MAX),
             start_ns: started_ns,
@@ -482,6 +470,20 @@ impl<E: Environment> Shared<E> {
             last,
             next,
         });
+    }
+
+    /// What is to be seen after a chunk, and what the next one starts from: a new episode if this one is over.
+    fn look(&self, index: usize, env: &mut E, episode_over: bool) -> (Vec<f32>, Vec<f32>) {
+        let (mut last, mut next) = (Vec::new(), Vec::new());
+        env.observe(&mut last);
+        if episode_over {
+            let episode = self.lock().homes[index].episode + 1;
+            env.reset(episode_seed(self.config.seed, index, episode));
+            env.observe(&mut next);
+        } else {
+            next.clone_from(&last);
+        }
+        (last, next)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Jobs.
+//! Jobs, between the wire and the types that users see.
 use evenkeel_proto::v1 as pb;
 
 use crate::model::{

@@ -95,7 +95,9 @@ impl Volatile {
         let ended = |(key, r): (&(Name, RequestId), &crate::state::Remembered)| match r.effect {
             Effect::Lease {
                 id, end: Some(_), ..
-            } => Some((id, key.clone())),
+            } => Some((id.0, key.clone())),
+            // How long ago a job ended is not known: in front, by its number.
+            Effect::Job(id) if !d.jobs().contains_key(&id) => Some((id.0, key.clone())),
             _ => None,
         };
         let mut ends: Vec<_> = d.requests().iter().filter_map(ended).collect();
@@ -268,6 +270,11 @@ impl Volatile {
                 Event::JobParked { id } | Event::JobEnded { id } => {
                     self.watches.remove(id);
                     self.idle.remove(id);
+                    if matches!(event, Event::JobEnded { .. }) {
+                        let mut all = d.requests().iter();
+                        let key = all.find(|(_, r)| r.effect == Effect::Job(*id));
+                        self.ends.extend(key.map(|(key, _)| (now, key.clone())));
+                    }
                 }
                 _ => {}
             }

@@ -414,3 +414,63 @@ fn undo_takes_back_everything_and_opens_what_was_closing() {
     ));
     assert_eq!(s.durable.leases()[&LeaseId(1)].generation, Generation(1));
 }
+
+#[test]
+fn an_ended_job_is_forgotten_like_an_ended_lease() {
+    use evenkeel_core::job::{JobSpec, Policy, RebalanceSpec, Role, SmMode, StageSpec};
+    let stage = StageSpec {
+        name: name("sim"),
+        role: Role::Simulation,
+        workers: 1,
+        processes: 1,
+        cores: (1, 2),
+        sms: (Sms(0), Sms(0)),
+        memory: Bytes(0),
+        batches: vec![],
+        synchronous: false,
+        resize: Resize::Live,
+        profile: None,
+    };
+    let spec = JobSpec {
+        name: name("j"),
+        unit: name("step"),
+        priority: 0,
+        gpus: vec![],
+        gpu_count: 0,
+        groups: 1,
+        policy: Policy::Waterfill,
+        sm_mode: SmMode::Reserve,
+        rebalance: RebalanceSpec::default(),
+        stages: vec![stage],
+    };
+    let submit = Command::Submit {
+        caller: alice(),
+        request: RequestId(9),
+        body: BodyHash(1),
+        spec: Box::new(spec),
+    };
+    let mut s = fresh();
+    assert!(matches!(
+        run(&mut s, 0, submit.clone()).1,
+        Ok(Reply::Job(_))
+    ));
+    let cancel = Command::Cancel {
+        caller: alice(),
+        job: name("j"),
+    };
+    let _ = run(&mut s, 1, cancel);
+    assert!(
+        matches!(run(&mut s, 2, submit).1, Ok(Reply::Job(_))),
+        "remembered"
+    );
+    for mut s in [start(s.durable.clone(), Time(3), BTreeMap::new()), s] {
+        let day = Settings::default().remember_for.0;
+        let (events, _) = run(&mut s, day, Command::Tick);
+        assert_eq!(events, [], "not yet");
+        let (events, _) = run(&mut s, day + 3, Command::Tick);
+        assert!(
+            matches!(&events[..], [Event::RequestsForgotten { requests }] if requests.len() == 1)
+        );
+        assert!(s.durable.requests().is_empty());
+    }
+}

@@ -30,8 +30,8 @@ pub(crate) struct Trial {
 }
 
 /// The shares of generation to try: dense where a drift of up to twice can move the balance, sparse outside.
-const GENERATION_SMS: [u32; 22] = [
-    26, 34, 38, 42, 46, 50, 52, 54, 56, 58, 60, 62, 64, 68, 72, 76, 80, 84, 88, 92, 98, 106,
+const GENERATION_SMS: [u32; 18] = [
+    30, 38, 44, 48, 52, 54, 56, 58, 60, 62, 66, 70, 74, 78, 82, 86, 92, 100,
 ];
 /// How long one pair of shares is tried.
 const TRIAL: Duration = Duration::from_millis(360);

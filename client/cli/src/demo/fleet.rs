@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +25,11 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 /// A pipeline that does no step for so long has come to a stop.
 const STALL: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
+/// A worker's own word on why it failed may come after its peers have noticed that it is gone.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// Fleets started by this process.
+static FLEETS: AtomicU32 = AtomicU32::new(0);
 
 /// What a fleet runs on.
 #[derive(Clone, Debug)]
@@ -96,7 +101,7 @@ impl Fleet {
 
     fn start(site: &Site, load: Load, roles: &[(Role, Share)]) -> Result<Self, DemoError> {
         // Each fleet has a directory of its own: no socket of an earlier one is found.
-        let number = fs::read_dir(&site.dir).map_or(0, Iterator::count);
+        let number = FLEETS.fetch_add(1, Ordering::Relaxed);
         let dir = site.dir.join(format!("fleet-{number}"));
         let at = |path: &Path| {
             let path = path.to_owned();
@@ -187,13 +192,26 @@ impl Fleet {
         for (role, member) in &mut self.members {
             if let Ok(Some(status)) = member.child.try_wait() {
                 let why = format!("it ended with {status}");
-                return Err(DemoError::Worker {
-                    worker: role.name(),
-                    why,
-                });
+                let worker = role.name();
+                return Err(self.last_words(DemoError::Worker { worker, why }));
             }
         }
         Ok(())
+    }
+
+    /// What a worker that failed says itself, if it does; else what was seen of it.
+    fn last_words(&self, seen: DemoError) -> DemoError {
+        let deadline = Instant::now() + LAST_WORDS;
+        while let Ok((role, heard)) = self
+            .heard
+            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            if let Heard::Said(Up::Failed { why }) = heard {
+                let worker = role.name();
+                return DemoError::Worker { worker, why };
+            }
+        }
+        seen
     }
 
     fn take(&mut self, role: Role, heard: Heard) -> Result<(), DemoError> {
@@ -219,7 +237,7 @@ impl Fleet {
             Heard::Said(Up::Hello { .. }) => {}
             Heard::Gone => {
                 let why = "it hung up".to_owned();
-                return Err(DemoError::Worker { worker, why });
+                return Err(self.last_words(DemoError::Worker { worker, why }));
             }
         }
         Ok(())

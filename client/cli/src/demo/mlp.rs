@@ -175,7 +175,7 @@ mod tests {
         let error: Vec<f32> = out.iter().zip(target).map(|(o, t)| o - t).collect();
         let mut gradient = vec![0.0; net.values.len()];
         net.backward(&trace, &error, &mut gradient);
-        for at in 0..net.values.len() {
+        for (at, expected) in gradient.iter().enumerate() {
             const H: f32 = 1e-2;
             let kept = net.values[at];
             net.values[at] = kept + H;
@@ -185,9 +185,9 @@ mod tests {
             net.values[at] = kept;
             let slope = (up - down) / (2.0 * H);
             assert!(
-                (slope - gradient[at]).abs() < 2e-3,
+                (slope - expected).abs() < 2e-3,
                 "value {at}: {slope} is not {}",
-                gradient[at]
+                expected
             );
         }
     }

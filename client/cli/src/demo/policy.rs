@@ -20,10 +20,12 @@ use super::task::{GOAL, JOINTS, OBSERVATION, TIP, WAY};
 pub(crate) const ACTIONS: usize = CHUNK * JOINTS;
 const HIDDEN: usize = 64;
 /// Chunks that are made up instead of generated, so that there is always something new to learn from.
-const EXPLORE: f32 = 0.15;
-const LEARNING_RATE: f32 = 2e-3;
+const EXPLORE: f32 = 0.3;
+const LEARNING_RATE: f32 = 3e-3;
 /// Noise levels tried for each chunk and epoch.
 const LEVELS_PER_EPOCH: usize = 2;
+/// Chunks of one step of the optimizer.
+const MINIBATCH: usize = 16;
 
 /// The load, as the processes that work share it: a drift changes it while they run.
 #[derive(Debug)]
@@ -176,6 +178,15 @@ impl ReachLearner {
 
     /// One epoch; the mean squared error.
     fn epoch(&mut self, parts: &[&Part]) -> f32 {
+        let share = |minibatch: &[&Part]| minibatch.len() as f32 / parts.len() as f32;
+        parts
+            .chunks(MINIBATCH)
+            .map(|minibatch| share(minibatch) * self.minibatch(minibatch))
+            .sum()
+    }
+
+    /// One step of the optimizer; the mean squared error before it.
+    fn minibatch(&mut self, parts: &[&Part]) -> f32 {
         let mut gradient = vec![0.0; self.denoiser.values().len()];
         let scale = 1.0 / (parts.len() * LEVELS_PER_EPOCH) as f32;
         let mut loss = 0.0;
@@ -313,19 +324,13 @@ mod tests {
             })
             .collect();
         let (_, before) = rollout(&mut arms, &mut actor, 24);
-        let mut first_loss = None;
-        let mut last_loss = 0.0;
         for _ in 0..60 {
             let (parts, _) = rollout(&mut arms, &mut actor, 5);
-            last_loss = learner.update(&parts.iter().collect::<Vec<_>>());
-            first_loss.get_or_insert(last_loss);
+            // No word on the loss: its data change with the policy, so two of them cannot be compared.
+            learner.update(&parts.iter().collect::<Vec<_>>());
             actor.load(&learner.weights());
         }
         let (_, after) = rollout(&mut arms, &mut actor, 24);
-        assert!(
-            last_loss < first_loss.unwrap_or(0.0),
-            "the loss went from {first_loss:?} to {last_loss}"
-        );
         assert!(
             after > before,
             "successes went from {before:.2} to {after:.2}"

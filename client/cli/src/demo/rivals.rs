@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use evenkeel_gpu::GpuSpec;
-use evenkeel_rollout::pipeline::{Split, run as run_virtually, sweep};
+use evenkeel_rollout::pipeline::{PipelineSpec, Split, run as run_virtually, sweep};
 
 use super::DemoError;
 use super::calibrate::{Trial, usable_cpus};
 use super::fleet::{Fleet, Measured, Site};
-use super::jobspec::SIMULATOR_CORES_MAX;
+use super::jobspec::{SIMULATOR_CORES_MAX, UNIT};
 use super::load::Load;
 use super::report::{Executed, Rivals};
 use super::seeds::{Drift, Stage};
@@ -102,60 +102,35 @@ pub(crate) fn run(
     ));
     let go = |split: SplitShares| execute(field.site, field.load, split, &field.cpus, field.length);
     let mut executed = Vec::new();
-    for (split, outcome) in best_of_each(&swept) {
-        let measured = go(split)?;
-        screen.note(&format!(
-            "{split}: {:.0} {}",
-            measured.units_per_s,
-            super::jobspec::UNIT
-        ));
+    for (split, virtual_units_per_s) in best_of_each(&swept) {
+        let units_per_s = go(split)?.units_per_s;
+        screen.note(&format!("{split}: {units_per_s:.0} {UNIT}/s"));
         executed.push(Executed {
             split,
-            units_per_s: measured.units_per_s,
-            virtual_units_per_s: outcome,
+            units_per_s,
+            virtual_units_per_s,
         });
     }
     screen.phase("without a daemon: the old split under the new load");
-    let kept = go(old)?.units_per_s;
-    screen.note(&format!("{old}: {kept:.0}"));
-    let old_virtual = run_virtually(
-        &spec,
-        Split {
-            generate_sms: old.generation_sms,
-            train_sms: old.training_sms,
-            cores: old.simulation_cores.max(1),
-        },
-        VIRTUAL_STEPS.0,
-        VIRTUAL_STEPS.1,
-    )?;
-    executed.push(Executed {
+    let kept = Executed {
         split: old,
-        units_per_s: kept,
-        virtual_units_per_s: old_virtual.units_per_s,
-    });
+        units_per_s: go(old)?.units_per_s,
+        virtual_units_per_s: virtually(&spec, old)?,
+    };
+    screen.note(&format!("{old}: {:.0} {UNIT}/s", kept.units_per_s));
+    executed.push(kept);
     screen.phase("without a daemon: unmanaged, no caps and no binding");
-    let threads = usable_cpus().len();
-    let unmanaged = Fleet::pipeline(field.site, field.load, |_| Share::Fixed {
-        sms: None,
-        cpus: Vec::new(),
-        threads,
-    })?;
-    let unmanaged_units_per_s = measure(unmanaged, field.length)?.units_per_s;
-    screen.note(&format!("unmanaged: {unmanaged_units_per_s:.0}"));
+    let unmanaged_units_per_s = unmanaged(field)?;
+    screen.note(&format!("unmanaged: {unmanaged_units_per_s:.0} {UNIT}/s"));
 
-    let best = executed
-        .iter()
-        .copied()
-        .max_by(|a, b| a.units_per_s.total_cmp(&b.units_per_s));
-    let best = best.unwrap_or(Executed {
-        split: old,
-        units_per_s: kept,
-        virtual_units_per_s: old_virtual.units_per_s,
-    });
-    let achievable_gain = best.units_per_s / kept;
-    let gain = rebalanced_units_per_s / kept;
+    let faster = |a: Executed, b: &Executed| {
+        if b.units_per_s > a.units_per_s { *b } else { a }
+    };
+    let best = executed.iter().fold(kept, faster);
+    let achievable_gain = best.units_per_s / kept.units_per_s;
+    let gain = rebalanced_units_per_s / kept.units_per_s;
     Ok(Rivals {
-        static_units_per_s: kept,
+        static_units_per_s: kept.units_per_s,
         best_static_units_per_s: best.units_per_s,
         best_static_split: best.split,
         achievable_gain,
@@ -169,6 +144,28 @@ pub(crate) fn run(
         swept: swept.len(),
         executed,
     })
+}
+
+/// What virtual time says of a split.
+fn virtually(spec: &PipelineSpec, split: SplitShares) -> Result<f64, DemoError> {
+    let split = Split {
+        generate_sms: split.generation_sms,
+        train_sms: split.training_sms,
+        cores: split.simulation_cores.max(1),
+    };
+    let outcome = run_virtually(spec, split, VIRTUAL_STEPS.0, VIRTUAL_STEPS.1)?;
+    Ok(outcome.units_per_s)
+}
+
+/// No caps, no binding: the simulator has a thread for each CPU.
+fn unmanaged(field: &Field<'_>) -> Result<f64, DemoError> {
+    let threads = usable_cpus().len();
+    let fleet = Fleet::pipeline(field.site, field.load, |_| Share::Fixed {
+        sms: None,
+        cpus: Vec::new(),
+        threads,
+    })?;
+    Ok(measure(fleet, field.length)?.units_per_s)
 }
 
 /// The best splits; of several core counts that do the same (within a thousandth) the fewest.

@@ -57,7 +57,7 @@ pub(crate) fn script(seed: u64) -> Script {
         _ => (Stage::Simulation, 1.5),
     };
     // With a simulator that drifts, one core is just enough before and too little after. Elsewhere the GPU binds.
-    let simulator_headroom = if stage == Stage::Simulation { 1.2 } else { 2.0 };
+    let simulator_headroom = if stage == Stage::Simulation { 1.2 } else { 3.0 };
     Script {
         drift: Drift { stage, factor },
         simulator_headroom,

@@ -295,6 +295,13 @@ fn summary(figures: &Figures) -> Vec<String> {
             }
         ),
     ];
+    lines.extend(closing(figures));
+    lines
+}
+
+/// Rivals, moves, and what was real.
+fn closing(figures: &Figures) -> Vec<String> {
+    let mut lines = Vec::new();
     if let Some(extra) = &figures.rivals {
         lines.extend([
             format!(

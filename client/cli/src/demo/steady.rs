@@ -10,7 +10,7 @@ use super::jobspec::{JOB, UNIT, leasable_cores};
 use super::report::{Pair, SteadyFigures};
 use super::rivals::execute;
 use super::show::Screen;
-use super::story::{policy_name, prepare};
+use super::story::{Prepared, policy_name, prepare};
 use super::watch::Watch;
 use super::{DemoArgs, DemoError};
 
@@ -34,34 +34,21 @@ pub(crate) fn run(
             "pair {number} of {}: under the daemon",
             args.pairs
         ));
-        stage.client.submit(JobSpec::request_id(), &stage.spec)?;
-        let mut fleet = stage.managed()?;
-        let mut observer = stage.observe(&fleet)?;
-        let client = stage.client.clone();
-        let mut watch = Watch::new(&client)?;
-        watch.settle(&mut fleet, &mut screen)?;
-        let managed = fleet.measure(length, |fleet| watch.look(fleet, &mut screen))?;
-        overcommit_seconds += observer.found()?.overcommit_seconds;
-        observer.end();
-        fleet.end();
-        let (split, gap, moves) = (watch.split(), watch.gap(), watch.job.moves);
-        stage.client.cancel_job(JOB)?;
+        let (managed, found) = managed(&stage, length, &mut screen)?;
+        overcommit_seconds += found;
         stage.place.end_daemon();
         screen.phase(&format!(
-            "pair {number} of {}: the same split ({split}) without a daemon",
-            args.pairs
+            "pair {number} of {}: the same split ({}) without a daemon",
+            args.pairs, managed.split
         ));
-        let fixed = execute(&stage.site, stage.load, split, &cpus, length)?;
+        let fixed = execute(&stage.site, stage.load, managed.split, &cpus, length)?;
         let pair = Pair {
-            managed_units_per_s: managed.units_per_s,
             static_units_per_s: fixed.units_per_s,
-            split,
-            gap,
-            moves,
+            ..managed
         };
         screen.note(&format!(
-            "managed {:.0}, static {:.0} {UNIT}/s, {moves} moves",
-            pair.managed_units_per_s, pair.static_units_per_s
+            "managed {:.0}, static {:.0} {UNIT}/s, {} moves",
+            pair.managed_units_per_s, pair.static_units_per_s, pair.moves
         ));
         pairs.push(pair);
     }
@@ -84,4 +71,30 @@ pub(crate) fn run(
     };
     screen.steady_summary(&figures);
     Ok(figures)
+}
+
+/// One run under the daemon, from the submission to the end of the job; and for how long anything was promised twice.
+fn managed(
+    stage: &Prepared,
+    length: Duration,
+    screen: &mut Screen,
+) -> Result<(Pair, f64), DemoError> {
+    stage.client.submit(JobSpec::request_id(), &stage.spec)?;
+    let mut fleet = stage.managed()?;
+    let mut observer = stage.observe(&fleet)?;
+    let mut watch = Watch::new(&stage.client)?;
+    watch.settle(&mut fleet, screen)?;
+    let measured = fleet.measure(length, |fleet| watch.look(fleet, screen))?;
+    let found = observer.found()?;
+    observer.end();
+    fleet.end();
+    stage.client.cancel_job(JOB)?;
+    let pair = Pair {
+        managed_units_per_s: measured.units_per_s,
+        static_units_per_s: 0.0,
+        split: watch.split(),
+        gap: watch.gap(),
+        moves: watch.job.moves,
+    };
+    Ok((pair, found.overcommit_seconds))
 }

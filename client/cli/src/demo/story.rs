@@ -187,25 +187,7 @@ fn managed(args: &DemoArgs, stage: &Prepared, screen: &mut Screen) -> Result<Man
         drift.describe()
     ));
     let drifted = stage.load.drifted(drift);
-    let moves = watch.moves.len();
-    let drift_at = Instant::now();
-    let static_from_ns = boottime_ns() + DRIFT_REACHES_ALL.as_nanos() as u64;
-    fleet.tell(&Down::Load(drifted));
-    while watch.moves.len() == moves {
-        fleet.listen(Duration::from_millis(50))?;
-        fleet.check_stall()?;
-        watch.look(&fleet, screen)?;
-        if drift_at.elapsed() > MOVE_WITHIN {
-            return Err(DemoError::NoMove {
-                seconds: MOVE_WITHIN.as_secs(),
-                last: watch.last_word(),
-            });
-        }
-    }
-    let detection_seconds = drift_at.elapsed().as_secs_f64();
-    let static_units_per_s = fleet.measured(static_from_ns, boottime_ns()).units_per_s;
-    let theta_before_move = watch.theta_before_move;
-    let planned = watch.job.plan.as_ref().map_or(0.0, |plan| plan.units_per_s);
+    let noticed = wait_for_move(&mut fleet, &mut watch, screen, drifted)?;
 
     screen.phase("the daemon moves the shares, and refits once from what it measures then");
     watch.settle(&mut fleet, screen)?;
@@ -224,15 +206,15 @@ fn managed(args: &DemoArgs, stage: &Prepared, screen: &mut Screen) -> Result<Man
         unit: UNIT,
         phase_seconds: args.seconds,
         before_drift_units_per_s: before.units_per_s,
-        static_units_per_s,
+        static_units_per_s: noticed.units_per_s,
         rebalanced_units_per_s: after.units_per_s,
-        gain: after.units_per_s / static_units_per_s,
-        predicted_gain: planned / theta_before_move,
+        gain: after.units_per_s / noticed.units_per_s,
+        predicted_gain: noticed.predicted_gain,
         before_gap,
         after_gap: watch.gap(),
         split_before,
         split_after: watch.split(),
-        detection_seconds,
+        detection_seconds: noticed.seconds,
         rebalances: std::mem::take(&mut watch.moves),
         staleness_most: before.staleness.max(after.staleness),
         success_rate_first,
@@ -244,6 +226,46 @@ fn managed(args: &DemoArgs, stage: &Prepared, screen: &mut Screen) -> Result<Man
         rivals: None,
     };
     Ok(Managed { figures, drifted })
+}
+
+/// What happened between the drift and the move.
+struct Noticed {
+    /// From the drift to the decision.
+    seconds: f64,
+    /// Throughput meanwhile: the old split under the new load.
+    units_per_s: f64,
+    /// What the new plan promises over what the sides' busy rates allowed before it.
+    predicted_gain: f64,
+}
+
+/// Changes the load and waits until the daemon has moved the shares.
+fn wait_for_move(
+    fleet: &mut Fleet,
+    watch: &mut Watch<'_>,
+    screen: &mut Screen,
+    drifted: Load,
+) -> Result<Noticed, DemoError> {
+    let moves = watch.moves.len();
+    let drift_at = Instant::now();
+    let from_ns = boottime_ns() + DRIFT_REACHES_ALL.as_nanos() as u64;
+    fleet.tell(&Down::Load(drifted));
+    while watch.moves.len() == moves {
+        fleet.listen(Duration::from_millis(50))?;
+        fleet.check_stall()?;
+        watch.look(fleet, screen)?;
+        if drift_at.elapsed() > MOVE_WITHIN {
+            return Err(DemoError::NoMove {
+                seconds: MOVE_WITHIN.as_secs(),
+                last: watch.last_word(),
+            });
+        }
+    }
+    let planned = watch.job.plan.as_ref().map_or(0.0, |plan| plan.units_per_s);
+    Ok(Noticed {
+        seconds: drift_at.elapsed().as_secs_f64(),
+        units_per_s: fleet.measured(from_ns, boottime_ns()).units_per_s,
+        predicted_gain: planned / watch.theta_before_move,
+    })
 }
 
 /// Successes over ended episodes, in the first or the last steps.

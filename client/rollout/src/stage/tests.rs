@@ -1,7 +1,7 @@
 //! The three loops together, on threads with Unix sockets between them and a GPU that only sleeps.
 
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Sender as Queue, channel};
+use std::sync::mpsc::{Receiver as Inbox, Sender as Queue, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::gpu::Compute;
 use crate::meter::Meter;
 use crate::pool::{Binding, EnvPool, PoolConfig};
 use crate::schedule::Policy;
-use crate::wire::split;
+use crate::wire::{Sender, split};
 
 /// Counts how many of its kind run at the same time.
 #[derive(Default)]
@@ -138,6 +138,57 @@ impl Learner for Toy {
 const BATCHES: u64 = 4;
 const UNITS: f64 = 4.0 * 2.0 * BATCHES as f64;
 
+/// A connection between two stages: what each sends becomes an event of the other.
+fn connect(left: &Queue<Event>, right: &Queue<Event>) -> (Sender, Sender) {
+    let (a, b) = UnixStream::pair().unwrap();
+    let ((to_right, from_right), (to_left, from_left)) = (split(a).unwrap(), split(b).unwrap());
+    listen(from_right, left.clone()).unwrap();
+    listen(from_left, right.clone()).unwrap();
+    (to_right, to_left)
+}
+
+/// Simulation on a thread; a peer that is gone ends it, too.
+fn run_simulation(
+    (groups, envs): (usize, usize),
+    overlap: &Arc<Overlap>,
+    (events, inbox): (Queue<Event>, Inbox<Event>),
+    (generation, training): (Sender, Sender),
+) {
+    let sleeper = |_| Sleeper {
+        steps: 0,
+        overlap: Arc::clone(overlap),
+    };
+    let config = PoolConfig {
+        policy: Policy::default(),
+        action_len: 1,
+        seed: 1,
+        groups,
+    };
+    let sink = move |f| drop(events.send(Event::Finished(f)));
+    let (sleepers, meter) = ((0..envs).map(sleeper).collect(), Arc::new(Meter::new(1)));
+    let pool = EnvPool::start(config, sleepers, Binding::Free(1), meter, sink).unwrap();
+    let config = SimulateConfig {
+        groups,
+        batch: 2,
+        chunks_per_rollout: 2,
+    };
+    simulate(config, &pool, &inbox, &generation, &training).ok();
+}
+
+/// Generation on a thread; returns what weights it loaded.
+fn run_generation(lane: &SleepLane, inbox: &Inbox<Event>, simulation: &Sender) -> Vec<f32> {
+    let config = GenerateConfig {
+        batches_per_rollout: BATCHES,
+        staleness: 1,
+        depth: 2,
+        units: 4.0,
+    };
+    let (mut toy, meter) = (Toy::default(), Meter::new(1));
+    let start = Weights::initial(vec![0.0]);
+    generate(config, &mut toy, start, lane, &meter, inbox, simulation).ok();
+    toy.loaded
+}
+
 /// Runs the pipeline until training has done `steps` iterations; the steps, what generation loaded, and how often
 /// simulation and generation were seen at work together.
 fn pipeline(groups: usize, envs: usize, steps: u64) -> (Vec<StepDone>, Vec<f32>, u64) {
@@ -145,94 +196,44 @@ fn pipeline(groups: usize, envs: usize, steps: u64) -> (Vec<StepDone>, Vec<f32>,
     let (sim_events, sim_inbox) = channel();
     let (gen_events, gen_inbox) = channel();
     let (train_events, train_inbox) = channel();
-    let connect = |left: &Queue<Event>, right: &Queue<Event>| {
-        let (a, b) = UnixStream::pair().unwrap();
-        let ((to_right, from_right), (to_left, from_left)) = (split(a).unwrap(), split(b).unwrap());
-        listen(from_right, left.clone()).unwrap();
-        listen(from_left, right.clone()).unwrap();
-        (to_right, to_left)
-    };
     let (sim_to_gen, gen_to_sim) = connect(&sim_events, &gen_events);
     let (sim_to_train, _) = connect(&sim_events, &train_events);
     let (train_to_gen, _) = connect(&train_events, &gen_events);
+    let gen_lane = SleepLane::start(gen_events.clone(), Some(Arc::clone(&overlap)));
+    let lane = SleepLane::start(train_events.clone(), None);
     let mut done = Vec::new();
     let loaded = thread::scope(|scope| {
-        let finished = sim_events.clone();
-        let sleepers: Vec<Sleeper> = (0..envs)
-            .map(|_| Sleeper {
-                steps: 0,
-                overlap: Arc::clone(&overlap),
-            })
-            .collect();
+        let simulation = (sim_events.clone(), sim_inbox);
+        let seen = &overlap;
         scope.spawn(move || {
-            let config = PoolConfig {
-                policy: Policy::default(),
-                action_len: 1,
-                seed: 1,
-                groups,
-            };
-            let sink = move |f| drop(finished.send(Event::Finished(f)));
-            let meter = Arc::new(Meter::new(1));
-            let pool = EnvPool::start(config, sleepers, Binding::Free(1), meter, sink).unwrap();
-            let config = SimulateConfig {
-                groups,
-                batch: 2,
-                chunks_per_rollout: 2,
-            };
-            // A peer that is gone ends it, too.
-            simulate(config, &pool, &sim_inbox, &sim_to_gen, &sim_to_train).ok();
+            run_simulation((groups, envs), seen, simulation, (sim_to_gen, sim_to_train));
         });
-        let side = Arc::clone(&overlap);
-        let gen_lane = SleepLane::start(gen_events.clone(), Some(side));
-        let generation = scope.spawn(move || {
-            let config = GenerateConfig {
-                batches_per_rollout: BATCHES,
-                staleness: 1,
-                depth: 2,
-                units: 4.0,
-            };
-            let mut toy = Toy::default();
-            let meter = Meter::new(1);
-            let start = Weights::initial(vec![0.0]);
-            generate(
-                config,
-                &mut toy,
-                start,
-                &gen_lane,
-                &meter,
-                &gen_inbox,
-                &gen_to_sim,
-            )
-            .ok();
-            toy.loaded
-        });
-        let lane = SleepLane::start(train_events.clone(), None);
+        let generation = scope.spawn(move || run_generation(&gen_lane, &gen_inbox, &gen_to_sim));
         let config = TrainConfig {
             units_per_rollout: UNITS,
             staleness: 1,
         };
-        let stop = train_events.clone();
         let on_step = |step: &StepDone| {
             done.push(*step);
             if step.n >= steps {
-                stop.send(Event::Stop).unwrap();
+                train_events.send(Event::Stop).unwrap();
             }
         };
-        let meter = Meter::new(1);
+        let (mut toy, meter) = (Toy::default(), Meter::new(1));
+        let inbox = &train_inbox;
         train(
             config,
-            &mut Toy::default(),
+            &mut toy,
             &lane,
             &meter,
-            &train_inbox,
+            inbox,
             &train_to_gen,
             on_step,
         )
         .unwrap();
-        let stops = [&gen_events, &sim_events];
-        stops
-            .iter()
-            .for_each(|events| events.send(Event::Stop).unwrap());
+        for events in [&gen_events, &sim_events] {
+            events.send(Event::Stop).unwrap();
+        }
         generation.join().unwrap()
     });
     (done, loaded, overlap.seen())

@@ -33,9 +33,13 @@ use problem::Problem;
 type Shared = State<Arc<Context>>;
 type Answer = Result<Json<Value>, Problem>;
 
+/// Starts to record metrics. Comes first: a counter that was made before counts nothing.
+pub(super) fn record(ctx: &Arc<Context>) {
+    metrics::install(&ctx.tasks, &ctx.stop);
+}
+
 /// All paths.
 pub(super) fn router(ctx: &Arc<Context>) -> Router {
-    metrics::install(&ctx.tasks, &ctx.stop);
     Router::new()
         .route("/v1/node", get(node))
         .route("/v1/jobs", get(jobs))

@@ -119,6 +119,9 @@ impl Api {
         let socket = config.socket.clone();
         let ctx = Context::new(handle, config, stop.clone()).await;
         let ctx = Arc::new(ctx.map_err(ServeError::Controller)?);
+        if doors.rest.is_some() {
+            rest::record(&ctx);
+        }
         let (routes, reporter) = grpc::routes(&ctx)?;
         let health = tokio::spawn(health::follow(ctx.clone(), reporter));
         let server = Arc::new(Server {
