@@ -32,10 +32,10 @@ pub(crate) async fn measure(run: Run) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A pool of real cores and one emulated GPU, quick to notice.
+/// A pool of real cores and two emulated GPUs, quick to notice.
 fn tables(dir: &Path) -> String {
     format!(
-        "[node]\nreserve_cores = 0\n[leases]\nreconcile_ms = 20\n[gpu]\nbackend = \"emulated\"\n[gpu.emulated]\ndir = {:?}\nmodel = \"h100\"\nstart = true\n",
+        "[node]\nreserve_cores = 0\n[leases]\nreconcile_ms = 20\n[gpu]\nbackend = \"emulated\"\n[gpu.emulated]\ndir = {:?}\nmodel = \"h100\"\ncount = 2\nstart = true\n",
         dir.join("gpu")
     )
 }
@@ -200,13 +200,14 @@ async fn submit(socket: &Path) -> anyhow::Result<()> {
         profiles(&client, 1.0, 1.0)?;
         let stage = |name: &str, role| StageSpec {
             min_sms: 4,
-            max_sms: Some(80),
+            max_sms: Some(128),
             memory_bytes: 1 << 30,
             max_cores: Some(0),
             resize: ResizeMode::Live,
             ..StageSpec::new(name, role)
         };
         let mut spec = JobSpec::new("pull", "unit");
+        spec.gpus = vec![0]; // the acquirers share the other one
         spec.rebalance.frozen = true;
         spec.stages = vec![
             stage("gen", Role::Generation),

@@ -10,21 +10,24 @@ use super::workers::Log;
 
 /// Looks every few milliseconds until told to stop.
 pub(super) fn observe(dir: &Path, log: &mut Log) -> anyhow::Result<()> {
-    let socket = dir.parent().unwrap_or(dir).join("gpu").join("gpu0.sock");
-    let admin = Admin::connect(&socket)?;
-    let gpu = admin.gpu()?;
-    let (sms, memory) = (gpu.spec.sms, gpu.spec.memory_bytes);
+    let gpus = dir.parent().unwrap_or(dir).join("gpu");
+    let admins = [0, 1].map(|n| Admin::connect(&evenkeel_gpu::socket_path(&gpus, n)));
     let mut looks = 0u64;
     while !log.stopped() {
         looks += 1;
-        let clients = admin.list()?;
-        let (used, bytes) = clients
-            .iter()
-            .fold((0u32, 0u64), |(s, b), c| (s + c.sms, b + c.memory_limit));
-        if used > sms || bytes > memory {
-            log.say(&format!(
-                "complaint over: {used} of {sms} SMs, {bytes} of {memory} bytes on the device"
-            ));
+        for admin in &admins {
+            let admin = admin.as_ref().map_err(Clone::clone)?;
+            let spec = admin.gpu()?.spec;
+            let clients = admin.list()?;
+            let (used, bytes) = clients
+                .iter()
+                .fold((0u32, 0u64), |(s, b), c| (s + c.sms, b + c.memory_limit));
+            if used > spec.sms || bytes > spec.memory_bytes {
+                let (sms, memory) = (spec.sms, spec.memory_bytes);
+                log.say(&format!(
+                    "complaint over: {used} of {sms} SMs, {bytes} of {memory} bytes on a device"
+                ));
+            }
         }
         if let Some(what) = shared_core(dir) {
             log.say(&format!("complaint over: {what}"));

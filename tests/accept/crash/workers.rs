@@ -142,7 +142,7 @@ fn acquire(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
     let mut seen = std::collections::BTreeSet::new();
     while !log.stopped() {
         let ask = GpuAsk {
-            gpu: None,
+            gpu: Some(1),
             sms: SmAsk::Count(rng.random_range(2..=12)),
             memory_bytes: rng.random_range(1..=4) << 30,
         };
