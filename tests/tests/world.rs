@@ -49,12 +49,12 @@ fn walk(seeds: std::ops::RangeInclusive<u64>) {
 
 #[test]
 fn world_holds_over_the_first_half_of_the_seeds() {
-    walk(1..=70);
+    walk(1..=100);
 }
 
 #[test]
 fn world_holds_over_the_second_half_of_the_seeds() {
-    walk(71..=150);
+    walk(101..=200);
 }
 
 #[test]
@@ -81,15 +81,15 @@ fn world_notices_every_planted_fault_by_the_name_of_what_it_breaks() {
         let noticed = (1..=12).find_map(|seed| {
             let outcome =
                 World::new(seed, Swarm::broken(seed, planted), false, false).run(NOTICED_WITHIN);
-            let (violation, _) = outcome.violation?;
-            Some((seed, outcome.happenings, violation.invariant))
+            let happenings = outcome.happenings;
+            let (violation, _) = outcome.violation.filter(|_| happenings < NOTICED_WITHIN)?;
+            Some((seed, happenings, violation.invariant))
         });
         let Some((seed, happenings, name)) = noticed else {
             panic!("{planted:?} was never noticed");
         };
         println!("{planted:?}: seed {seed}, after {happenings} happenings, by {name}");
         assert_eq!(name, invariant, "{planted:?} on seed {seed}");
-        assert!(happenings <= NOTICED_WITHIN);
     }
 }
 

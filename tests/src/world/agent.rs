@@ -429,7 +429,7 @@ impl Agent {
             return self.reset();
         }
         (self.lease, self.fence, self.born) = (Some(lease.id), lease.fence, *turn.tokens);
-        self.until = turn.until(&mut self.rng, (500, 60_000));
+        self.until = turn.until(&mut self.rng, turn.swarm.patience);
         if !lease.enforced {
             (self.env, self.applied) = (lease.target.gpus.clone(), lease.generation);
             self.doing = Doing::Running;

@@ -229,7 +229,7 @@ impl Driver {
     }
 
     fn run(&mut self, turn: &mut Turn<'_>, model: &mut Option<Model>) {
-        let Some((model, spec)) = model.as_mut().zip(self.spec.as_ref()) else {
+        let Some((model, spec)) = model.as_mut().zip(self.spec.clone()) else {
             return;
         };
         if turn.swarm.steady {
@@ -241,6 +241,9 @@ impl Driver {
             let at = self.rng.below(model.drift.len() as u64) as usize;
             model.drift[at] = *self.rng.pick(&[0.5, 1.0, 1.5, 2.0, 3.0]);
         }
+        if turn.chance(&mut self.rng, 250) {
+            self.measure_again(turn);
+        }
         if turn.chance(&mut self.rng, 60) {
             let command = Command::Update {
                 caller: self.caller(),
@@ -249,6 +252,27 @@ impl Driver {
                 policy: self.rng.chance(300).then_some(Policy::Waterfill),
                 replan: self.rng.chance(600),
             };
+            *turn.tokens += 1;
+            self.call(turn, *turn.tokens, command);
+        }
+    }
+
+    /// A new calibration says something else, and the owner wants a new plan.
+    fn measure_again(&mut self, turn: &mut Turn<'_>) {
+        let Some(spec) = self.spec.clone() else {
+            return;
+        };
+        let at = self.rng.below(self.bases.len() as u64) as usize;
+        self.bases[at] *= *self.rng.pick(&[0.2, 0.5, 2.0, 5.0]);
+        let mut commands = self.profiles(turn.swarm, &spec);
+        commands.push(Command::Update {
+            caller: self.caller(),
+            job: spec.name,
+            rebalance: None,
+            policy: None,
+            replan: true,
+        });
+        for command in commands {
             *turn.tokens += 1;
             self.call(turn, *turn.tokens, command);
         }

@@ -7,7 +7,7 @@ use evenkeel_core::id::{
     BodyHash, Fence, Generation, JobId, LeaseId, Name, RequestId, StageId, WorkerId,
 };
 use evenkeel_core::job::{JobPhase, JobSpec};
-use evenkeel_core::lease::Holder;
+use evenkeel_core::lease::{Holder, Phase};
 use evenkeel_core::node::PoolKind;
 use evenkeel_core::unit::{Bytes, Millis, Rate, Sms};
 
@@ -57,12 +57,15 @@ impl World {
             .map_or(Fence(1), |l| l.fence);
         // An owner's own lease is not touched: its own client does that.
         let owner = self.truth.owner(lease) == Some(&caller.tenant);
-        let fence = if owner || self.mischief.rng.chance(300) {
+        let kind = self.mischief.rng.below(13);
+        // Another process of the same tenant, with the right fence: refused once somebody holds the lease.
+        let phase = self.truth.fold.leases().get(&lease).map(|l| &l.phase);
+        let taken = phase.is_some_and(|p| !matches!(p, Phase::Queued | Phase::Pending));
+        let fence = if (owner && !(kind == 0 && taken)) || self.mischief.rng.chance(300) {
             Fence(real.0.saturating_sub(1))
         } else {
             real
         };
-        let kind = self.mischief.rng.below(13);
         let what = match kind {
             0..=5 => self.about_a_lease(kind, caller, lease, fence, owner),
             6..=9 => self.a_bad_acquire(kind, caller),

@@ -24,6 +24,8 @@ pub struct Swarm {
     pub drivers: u64,
     /// TTLs that agents ask for, in milliseconds.
     pub ttl: (u64, u64),
+    /// Milliseconds that a worker runs before it gives back.
+    pub patience: (u64, u64),
     /// Most milliseconds that a request or a reply takes.
     pub latency: u64,
     /// A request or a reply is lost.
@@ -166,7 +168,8 @@ impl Swarm {
             stubborn: some(&[100, 500]),
             stuck: some(&[20, 200]),
         };
-        Self {
+        let mut swarm = Self {
+            patience: (500, 60_000),
             lose: some(&[5, 30, 150]),
             repeat: some(&[10, 100, 300]),
             dawdle: some(&[5, 30]),
@@ -193,7 +196,29 @@ impl Swarm {
             settings,
             steady: false,
             planted: None,
+        };
+        if seed.is_multiple_of(3) {
+            swarm.move_shares();
         }
+        swarm
+    }
+
+    /// Two jobs whose workers stay, so that shares move under them.
+    fn move_shares(&mut self) {
+        let gpus = vec![
+            gpu(0, 132, 4, Bytes::gib(80)),
+            gpu(1, 108, 2, Bytes::gib(80)),
+        ];
+        self.node = node(PoolKind::Local, 16, 1, self.latency == 2, gpus);
+        (self.loners, self.drivers) = (1, 2);
+        self.patience = (20_000, 300_000);
+        self.ttl = (2_000, 10_000);
+        self.settings.leases_max = self.settings.leases_max.max(25);
+        self.settings.jobs_max = self.settings.jobs_max.max(3);
+        self.settings.park_after = self.settings.park_after.max(Millis(20_000));
+        let w = &mut self.worker;
+        (w.die, w.hang, w.vanish, w.late) =
+            (w.die.min(4), w.hang.min(4), w.vanish.min(5), w.late.min(5));
     }
 
     /// One job under constant load, exactly as measured, without any fault.
@@ -241,10 +266,21 @@ impl Swarm {
             park_after: Millis(20_000),
             ..Settings::default()
         };
-        (swarm.tenants, swarm.loners, swarm.drivers) = (3, 6, 1);
+        let moving = matches!(
+            planted,
+            Planted::GrowBeforeShrink | Planted::TargetsNotWritten
+        );
+        swarm.tenants = 3;
+        // Jobs move shares; those that lease for themselves do everything else.
+        (swarm.loners, swarm.drivers) = if moving { (1, 2) } else { (6, 1) };
         (swarm.lose, swarm.repeat, swarm.dawdle, swarm.latency) = (20, 100, 5, 20);
-        (swarm.commit_fault, swarm.full, swarm.slow_commit) = (20, 300, 100);
-        (swarm.crashes, swarm.reboot, swarm.stalls) = (200, 0, 600);
+        (swarm.commit_fault, swarm.full, swarm.slow_commit) = (20, 300, 400);
+        let stalls = if planted == Planted::StallNotCredited {
+            600
+        } else {
+            60
+        };
+        (swarm.crashes, swarm.reboot, swarm.stalls) = (200, 0, stalls);
         (swarm.mischief, swarm.changes, swarm.admin) = (1_000, 0, 0);
         (swarm.bind_fails, swarm.blind) = (0, 0);
         swarm.ttl = (2_000, 6_000);
@@ -252,10 +288,18 @@ impl Swarm {
             die: 2,
             hang: 5,
             vanish: 60,
-            late: 60,
+            late: 200,
             deaf: 50,
             ..Workers::default()
         };
+        if moving {
+            swarm.patience = (20_000, 300_000);
+            swarm.worker = Workers {
+                deaf: 300,
+                ..Workers::default()
+            };
+            (swarm.lose, swarm.dawdle, swarm.repeat, swarm.mischief) = (0, 0, 0, 0);
+        }
         swarm.planted = Some(planted);
         swarm
     }

@@ -329,6 +329,7 @@ impl Truth {
             floors.restarted = now.after(lease.ttl).min(guard);
             floors.renewed = floors.renewed.min(guard);
             floors.credited = floors.renewed;
+            floors.acked = Time(0); // what the last life has not noted, nobody will
         }
         Ok(())
     }
