@@ -15,7 +15,7 @@ use crate::unit::{Bytes, Sms};
 /// The vector for a lease of its own: cores of one NUMA node where that is possible, GPUs named or the fullest
 /// that still has room (so that whole GPUs stay free).
 pub fn fit(d: &Durable, cores: u32, asks: &[GpuAsk]) -> Result<Vector, Rejection> {
-    let all = d.node().leasable_cores().len();
+    let all = d.pool().leasable_cores();
     if cores > all {
         return Err(Rejection::Never {
             resource: Resource::Cores,
@@ -35,7 +35,7 @@ fn pick_cores(d: &Durable, n: u32, near: Option<u16>) -> Option<crate::cpuset::C
     if free.len() < n {
         return None;
     }
-    let nodes = d.node().numa_nodes();
+    let nodes = d.pool().numa_nodes();
     if nodes.len() > 1 {
         let wanted = near.into_iter().chain(nodes.keys().copied());
         for numa in wanted {
