@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use evenkeel_core::command::Command;
-use evenkeeld::api::{self, Api};
+use evenkeeld::api::{self, Api, Connections};
 use evenkeeld::backend::{Backend, cpu, cpu::CpuBackend, emulated::EmulatedBackend};
 use evenkeeld::clock::Clock;
 use evenkeeld::config::Config;
@@ -24,7 +24,7 @@ use evenkeeld::controller::{self, Controller};
 use evenkeeld::discover::{Found, Sources, discover};
 use evenkeeld::handle::Handle;
 use evenkeeld::ledger::{self, History};
-use evenkeeld::{logging, reconcile};
+use evenkeeld::{descriptors, logging, reconcile};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -103,7 +103,10 @@ fn print_node(config: &Config) -> anyhow::Result<()> {
 fn start(config: Config) -> anyhow::Result<()> {
     logging::start(&config.log)?;
     let clock = Clock::open()?;
-    let found = discover(&config, &Sources::default())?;
+    let open_files = descriptors::raise();
+    let connections = Connections::within(open_files);
+    let mut found = discover(&config, &Sources::default())?;
+    found.notes.extend(connections.shortfall(open_files));
     for note in &found.notes {
         tracing::warn!(note, "found on this machine");
     }
@@ -120,13 +123,18 @@ fn start(config: Config) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let result = runtime.block_on(run(config, &clock, found));
+    let result = runtime.block_on(run(config, &clock, found, connections));
     // A look at a device that hangs may still be under way; nobody waits for it.
     runtime.shutdown_background();
     result
 }
 
-async fn run(config: Config, clock: &Clock, found: Found) -> anyhow::Result<()> {
+async fn run(
+    config: Config,
+    clock: &Clock,
+    found: Found,
+    connections: Connections,
+) -> anyhow::Result<()> {
     let poke = Arc::new(Notify::new());
     let (controller, handle, targets) = open(&config, clock, poke.clone()).await?;
     // Two steps: first nobody asks any more, then what was asked is done.
@@ -153,7 +161,10 @@ async fn run(config: Config, clock: &Clock, found: Found) -> anyhow::Result<()> 
         backends(&config, &found),
     );
     let forwarder = tokio::spawn(forward(handle.clone(), observed));
-    let config = api_config(&config, found, troubles);
+    let config = api::Config {
+        connections,
+        ..api_config(&config, found, troubles)
+    };
     let api = Api { config, handle }.spawn(closing.clone()).await?;
     tracing::info!(socket = %api.socket.display(), tcp = ?api.tcp, rest = ?api.rest, "ready");
 

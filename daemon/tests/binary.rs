@@ -134,3 +134,54 @@ fn it_starts_is_alone_on_its_ledger_and_stops_when_told() {
         );
     }
 }
+
+/// The log's messages up to the one that says `what`, and the running daemon's limit of open files.
+fn started_with((soft, hard): (u64, u64), dir: &Path) -> (String, String) {
+    let config = synthetic(dir);
+    let daemon = evenkeeld(&config, dir);
+    let mut shell = Command::new("sh");
+    shell
+        .arg("-c")
+        .arg(format!(
+            "ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\""
+        ))
+        .arg(daemon.get_program())
+        .args(daemon.get_args())
+        .stderr(Stdio::piped());
+    let mut daemon = shell.spawn().unwrap();
+    let log = BufReader::new(daemon.stderr.take().unwrap());
+    let mut said = String::new();
+    for line in log.lines().map_while(Result::ok) {
+        said += &line;
+        if line.contains("\"message\":\"ready\"") {
+            break;
+        }
+    }
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.id())).unwrap();
+    let files = limits.lines().find(|l| l.starts_with("Max open files"));
+    let files = files.unwrap().split_whitespace().skip(3).take(2);
+    let files = files.collect::<Vec<_>>().join(" ");
+    kill(Pid::from_raw(daemon.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(daemon.wait().unwrap().code(), Some(0), "{said}");
+    (said, files)
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_and_connections_fit_into_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (said, files) = started_with((64, 512), dir.path());
+    assert_eq!(files, "512 512", "{said}");
+    assert!(said.contains("\"limit\":512,\"was\":64"), "{said}");
+    assert!(
+        said.contains("only 512 files can be open, so 336 connections are served"),
+        "{said}"
+    );
+    assert!(said.contains("LimitNOFILE="), "{said}");
+
+    let hard = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
+    if hard.unwrap().1 >= 8_192 {
+        let (said, files) = started_with((1_024, 8_192), dir.path());
+        assert_eq!(files, "8192 8192", "{said}");
+        assert!(!said.contains("LimitNOFILE"), "{said}");
+    }
+}
