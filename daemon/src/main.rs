@@ -8,6 +8,7 @@
     reason = "answers to a person at a terminal; everything later goes to the log"
 )]
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -82,7 +83,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("evenkeeld: {error:#}");
+            // Who started it may be gone: the exit code says it, too.
+            let _ = writeln!(std::io::stderr(), "evenkeeld: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -135,6 +137,8 @@ async fn run(
     found: Found,
     connections: Connections,
 ) -> anyhow::Result<()> {
+    // First of all: who stops a daemon that is still starting wants it to end in order, too.
+    let asked = asked_to_stop();
     let poke = Arc::new(Notify::new());
     let (controller, handle, targets) = open(&config, clock, poke.clone()).await?;
     // Two steps: first nobody asks any more, then what was asked is done.
@@ -170,7 +174,7 @@ async fn run(
 
     let ended = tokio::select! {
         ended = &mut owner => Some(ended),
-        () = asked_to_stop() => None,
+        () = asked => None,
     };
     // Nothing is revoked: leases outlive the daemon, and so do their limits.
     closing.cancel();
@@ -245,17 +249,21 @@ async fn forward(handle: Handle, mut observed: mpsc::Receiver<Command>) {
     }
 }
 
-async fn asked_to_stop() {
-    let (Ok(mut term), Ok(mut int)) = (
+/// Listens for signals from now on, not only once it is polled.
+fn asked_to_stop() -> impl Future<Output = ()> {
+    let listening = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
-    ) else {
-        tracing::error!("cannot listen for signals; only SIGKILL stops this daemon");
-        return std::future::pending().await;
-    };
-    let name = tokio::select! {
-        _ = term.recv() => "SIGTERM",
-        _ = int.recv() => "SIGINT",
-    };
-    tracing::info!(signal = name, "stopping; leases and their limits stay");
+    );
+    async move {
+        let (Ok(mut term), Ok(mut int)) = listening else {
+            tracing::error!("cannot listen for signals; only SIGKILL stops this daemon");
+            return std::future::pending().await;
+        };
+        let name = tokio::select! {
+            _ = term.recv() => "SIGTERM",
+            _ = int.recv() => "SIGINT",
+        };
+        tracing::info!(signal = name, "stopping; leases and their limits stay");
+    }
 }
