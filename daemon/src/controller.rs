@@ -280,7 +280,12 @@ impl Controller {
     ) -> Result<(), Fatal> {
         let alone = commands.len() == 1;
         match error {
-            CommitError::InDoubt { .. } => return Err(Fatal::InDoubt(error)),
+            CommitError::InDoubt { .. } => {
+                // Neither yes nor no: whoever asks again after the start is told what is true.
+                let doubt = |reply: oneshot::Sender<_>| drop(reply.send(Err(Failure::InDoubt)));
+                replies.into_iter().for_each(doubt);
+                return Err(Fatal::InDoubt(error));
+            }
             CommitError::Full if !self.degraded => {
                 tracing::error!(
                     "the disk of the ledger is full: grants are refused, renewals and releases go on"

@@ -176,6 +176,10 @@ async fn run(
         ended = &mut owner => Some(ended),
         () = asked => None,
     };
+    if let Some(Ok(Err(error))) = &ended {
+        let why = std::error::Error::source(error).map(ToString::to_string);
+        tracing::error!(%error, why, "ALARM: the daemon ends by itself; start it again");
+    }
     // Nothing is revoked: leases outlive the daemon, and so do their limits.
     closing.cancel();
     let rest = async {

@@ -82,7 +82,7 @@ impl Ledger {
     /// Commits a batch: all of it or nothing, on the disk before this returns.
     ///
     /// On an error that [`is_absent`](CommitError::is_absent) the caller takes the step back; on any other it
-    /// exits without a reply. After [`CommitError::Full`] the ballast is gone: releases and expiries will fit,
+    /// exits without a yes or a no. After [`CommitError::Full`] the ballast is gone: releases and expiries will fit,
     /// and grants wait until [`Ledger::space`] says that there is enough. If the future is dropped the
     /// transaction runs to its end all the same.
     pub async fn commit(&mut self, batch: &Batch) -> Result<(), CommitError> {
