@@ -240,7 +240,7 @@ fn backends(config: &Config, found: &Found) -> Vec<Box<dyn Backend>> {
     let socket = socket.unwrap_or_else(|_| config.listen.socket.clone());
     vec![
         Box::new(CpuBackend::new(socket)),
-        Box::new(EmulatedBackend::new(found.emulated.clone())),
+        Box::new(EmulatedBackend::new(found.emulated.clone()).reviving(&config.gpu.emulated)),
     ]
 }
 

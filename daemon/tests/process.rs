@@ -7,6 +7,8 @@
     reason = "tests, and helpers that only tests call"
 )]
 
+#[path = "process/device.rs"]
+mod device;
 #[path = "process/doubt.rs"]
 mod doubt;
 #[allow(
