@@ -183,10 +183,13 @@ fn a_clock_that_was_ahead_does_not_hold_up_the_pruning() {
     block_on(async {
         let mut trail = Trail::new().await;
         trail.ledger.prune(u64::MAX >> 1, 100).await.unwrap();
-        for (draining, unix_ms) in [(true, 9_000_000), (false, 2000), (true, 3000), (false, 8000)] {
-            trail
-                .happen(Event::NodeDrained { draining }, unix_ms)
-                .await;
+        for (draining, unix_ms) in [
+            (true, 9_000_000),
+            (false, 2000),
+            (true, 3000),
+            (false, 8000),
+        ] {
+            trail.happen(Event::NodeDrained { draining }, unix_ms).await;
         }
         assert_eq!(trail.ledger.prune(5000, 10).await.unwrap(), 3);
         assert_eq!(trail.first().await, Some(11), "only the last is new");
