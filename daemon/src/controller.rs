@@ -2,6 +2,8 @@
 //!
 //! It decides nothing itself (that is `evenkeel_core::step`) and knows no SQL (that is `ledger`). Started by
 //! `main`; everybody else holds a [`Handle`].
+mod prune;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,15 +26,12 @@ use crate::clock;
 use crate::handle::{Ends, Failure, Handle, Published, Request, pair};
 use crate::ledger::{CommitError, History, Ledger, Loaded, fold};
 use crate::reconcile::Targets;
+use prune::Pruning;
 
 /// How often everything is checked, not only what was touched.
 const FULL_CHECK: Duration = Duration::from_secs(60);
 /// How often a full disk is looked at again.
 const SPACE_CHECK: Duration = Duration::from_secs(1);
-/// How often old events leave the audit trail.
-const PRUNE: Duration = Duration::from_secs(60);
-/// Events that leave at once: a long delete would hold up grants.
-const PRUNE_MOST: u32 = 5_000;
 /// Of one batch, so many places are for what gives back; the rest is for what asks.
 const URGENT_SHARE: usize = BATCH_MAX * 3 / 4;
 
@@ -81,7 +80,7 @@ pub struct Controller {
     wake: Time,
     checked: tokio::time::Instant,
     looked: tokio::time::Instant,
-    pruned: tokio::time::Instant,
+    pruning: Pruning,
 }
 
 /// What wakes the controller.
@@ -157,7 +156,7 @@ impl Controller {
             wake: now,
             checked: start,
             looked: start,
-            pruned: start,
+            pruning: Pruning::new(),
         };
         controller.publish_all(now);
         Ok((controller, handle, targets))
@@ -187,6 +186,7 @@ impl Controller {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while batch.is_empty() {
             let sleep = Duration::from_millis(self.wake.since(clock::now()).0);
+            let sleep = sleep.min(self.pruning.wait());
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Turn::Stop,
@@ -280,7 +280,12 @@ impl Controller {
     ) -> Result<(), Fatal> {
         let alone = commands.len() == 1;
         match error {
-            CommitError::InDoubt { .. } => return Err(Fatal::InDoubt(error)),
+            CommitError::InDoubt { .. } => {
+                // Neither yes nor no: whoever asks again after the start is told what is true.
+                let doubt = |reply: oneshot::Sender<_>| drop(reply.send(Err(Failure::InDoubt)));
+                replies.into_iter().for_each(doubt);
+                return Err(Fatal::InDoubt(error));
+            }
             CommitError::Full if !self.degraded => {
                 tracing::error!(
                     "the disk of the ledger is full: grants are refused, renewals and releases go on"
@@ -503,6 +508,18 @@ impl Controller {
             self.looked = tokio::time::Instant::now();
             self.look_after_ledger().await;
         }
+        if self.pruning.wait().is_zero() {
+            self.prune().await;
+        }
+    }
+
+    async fn prune(&mut self) {
+        if self.degraded {
+            return self.pruning.put_off();
+        }
+        let keep = u64::try_from(self.config.keep_events.as_millis()).unwrap_or(u64::MAX);
+        let before = unix_ms().saturating_sub(keep);
+        self.pruning.slice(&mut self.ledger, before).await;
     }
 
     async fn look_after_ledger(&mut self) {
@@ -524,13 +541,6 @@ impl Controller {
             let since: Vec<_> = renewed.into_iter().map(|id| (id, None)).collect();
             if let Err(error) = self.ledger.set_unrenewed(&since).await {
                 tracing::warn!(%error, "renewals since the start were not noted; they will be at the next restart");
-            }
-        }
-        if self.pruned.elapsed() >= PRUNE {
-            self.pruned = tokio::time::Instant::now();
-            let before = unix_ms().saturating_sub(self.config.keep_events.as_millis() as u64);
-            if let Err(error) = self.ledger.prune(before, PRUNE_MOST).await {
-                tracing::warn!(%error, "old events could not be taken out of the audit trail");
             }
         }
     }

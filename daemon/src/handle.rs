@@ -46,6 +46,12 @@ pub enum Failure {
     /// The ledger could not be written this time.
     #[error("the ledger could not be written ({0}); nothing was changed, try again")]
     Ledger(String),
+    /// It may be done or not. Only the next start can tell.
+    #[error(
+        "nobody knows whether this was done: the disk of the ledger failed while it was written, and the daemon has to \
+        start again to find out. Ask again with the same request_id: it has one effect"
+    )]
+    InDoubt,
     /// Waited in the queue for as long as was asked.
     #[error("no room within {waited}; {why}")]
     QueueTimeout {

@@ -75,6 +75,11 @@ pub const CONNECTIONS_MAX: usize = 4_096;
 pub const CONNECTIONS_PER_USER_MAX: usize = 1_024;
 /// Open REST connections: people and a scraper.
 pub const REST_CONNECTIONS_MAX: usize = 128;
+/// Descriptors that are not connections: standard streams, the runtime's, the ledger and its history with their WAL,
+/// listeners, a link to each of 16 GPUs, the walk over the processes. Under 64 are open at once; twice that.
+pub const OWN_DESCRIPTORS: usize = 128;
+/// So many connections are served at least, however low the limit of open files: a daemon that nobody reaches is none.
+pub const CONNECTIONS_LEAST: usize = 16;
 /// Streams of one HTTP/2 connection: a process that needs more opens another.
 pub const STREAMS_PER_CONNECTION: u32 = 256;
 /// Streams that a client opened and reset before we looked at them ("rapid reset").

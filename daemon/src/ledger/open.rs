@@ -403,3 +403,14 @@ async fn examine(config: &Config, conn: &mut SqliteConnection) -> Result<Rows, O
     rows.audit()?;
     Ok(rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_migration_is_the_schema_that_we_know() {
+        let newest = MIGRATOR.iter().map(|m| m.version).max();
+        assert_eq!(newest, Some(SCHEMA), "raise SCHEMA with each migration");
+    }
+}

@@ -82,7 +82,7 @@ impl Ledger {
     /// Commits a batch: all of it or nothing, on the disk before this returns.
     ///
     /// On an error that [`is_absent`](CommitError::is_absent) the caller takes the step back; on any other it
-    /// exits without a reply. After [`CommitError::Full`] the ballast is gone: releases and expiries will fit,
+    /// exits without a yes or a no. After [`CommitError::Full`] the ballast is gone: releases and expiries will fit,
     /// and grants wait until [`Ledger::space`] says that there is enough. If the future is dropped the
     /// transaction runs to its end all the same.
     pub async fn commit(&mut self, batch: &Batch) -> Result<(), CommitError> {
@@ -126,20 +126,22 @@ impl Ledger {
         self.aside(encoded).await
     }
 
-    /// Deletes events older than `before_unix_ms`, at most `limit` of them, oldest first. Call it again while
-    /// [`super::History`] finds older ones.
-    pub async fn prune(&mut self, before_unix_ms: u64, limit: u32) -> Result<(), CommitError> {
+    /// Deletes events older than `before_unix_ms`, at most `limit` of them, oldest first; returns how many. While it
+    /// is `limit` there may be more. Events are in order, so what comes before an old one is old, whatever the clock
+    /// said at that time.
+    pub async fn prune(&mut self, before_unix_ms: u64, limit: u32) -> Result<u64, CommitError> {
         let mut encoded = Encoded::new();
         encoded
             .add(
-                "DELETE FROM event WHERE seq IN (SELECT seq FROM jsonb_each(?) CROSS JOIN event
+                "DELETE FROM event WHERE seq <= (SELECT max(seq) FROM jsonb_each(?) CROSS JOIN event
                 WHERE seq < (SELECT min(seq) FROM event) + (value->>1) AND unix_ms < value->>0);\n",
                 [(before_unix_ms, limit)].iter(),
             )
             .map_err(|e| CommitError::Refused {
                 constraint: e.to_string(),
             })?;
-        self.aside(encoded).await
+        self.aside(encoded).await?;
+        self.writer.lock().await.number("SELECT changes()").await
     }
 
     pub(super) async fn start_epoch(&mut self) -> Result<u64, CommitError> {

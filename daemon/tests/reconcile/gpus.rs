@@ -223,6 +223,33 @@ fn a_device_that_ends_is_unavailable_until_it_is_back() {
 }
 
 #[test]
+fn a_device_that_dies_is_started_again_where_the_daemon_is_to_start_it() {
+    let device = Device::start();
+    let node = device.node();
+    let emulated = EmulatedBackend::new(vec![device.emulated(GpuMode::Enforce)]);
+    let emulated = emulated.reviving(&Device::config(device.dir.path()));
+    let mut looker = crate::looker(&node, vec![Box::new(emulated)]);
+    let nobody = targets(&node, vec![]);
+    assert_eq!(unavailable(&mut looker, &nobody), None);
+    device.signal(Signal::SIGKILL);
+    let lost = until("it is lost", || unavailable(&mut looker, &nobody));
+    assert_eq!(lost, Some((Sms(132), device.gpu().memory)));
+    let mut told = false;
+    let back = until("it is back", || {
+        // A process that is just ending hangs up before it is gone: told from the next look on.
+        let mut troubles = looker.troubles().iter();
+        told |= troubles.any(|t| t.contains("is lost") && t.contains("being started again"));
+        unavailable(&mut looker, &nobody)
+    });
+    assert_eq!(back, None);
+    assert!(told, "a person is told that it is being started");
+    let new = Admin::connect(&device.socket()).unwrap().gpu().unwrap();
+    kill(Pid::from_raw(new.device_pid as i32), Signal::SIGKILL).unwrap();
+    assert_ne!(new.device_pid as i32, device.pid);
+    assert!(looker.troubles().is_empty(), "{:?}", looker.troubles());
+}
+
+#[test]
 fn a_device_that_hangs_proves_nothing_and_stops_nobody() {
     let device = Device::start();
     let node = device.node();

@@ -101,10 +101,23 @@ fn alone(w: &pb::AcquireLeaseRequest) -> Result<Ask, Bad> {
     }
     let gpus = w.gpus.iter().enumerate();
     let gpus = gpus.map(|(i, g)| gpu_ask(g).map_err(|bad| bad.within(format!("gpus[{i}]"))));
+    let gpus: Vec<GpuAsk> = gpus.collect::<Result<_, _>>()?;
+    if !w.unenforced && !is_one_percentage(&gpus) {
+        let why = "the GPUs of one lease are to have different SMs, and a process has one percentage for all of its \
+                   GPUs: ask the same of each, or take a lease for each";
+        return Err(Bad::new("gpus", why));
+    }
     Ok(Ask::Alone {
         cores: w.cores,
-        gpus: gpus.collect::<Result<_, _>>()?,
+        gpus,
     })
+}
+
+/// Whether one percentage for all GPUs gives what the ledger would count of each. MPS reads one from the environment;
+/// the lowest would leave the others with less than they are charged for. (A job's worker has the same on each of its
+/// GPUs by construction: `allocate::place`.)
+fn is_one_percentage(gpus: &[GpuAsk]) -> bool {
+    gpus.windows(2).all(|pair| pair[0].sms == pair[1].sms)
 }
 
 fn gpu_ask(g: &pb::GpuRequest) -> Result<GpuAsk, Bad> {
@@ -217,6 +230,26 @@ mod tests {
                 ..request()
             },
             Some("gpus"),
+        );
+        let enforced = |shares: &[(u32, u32)]| pb::AcquireLeaseRequest {
+            gpus: shares.iter().map(|(n, p)| gpu(*n, *p, 1)).collect(),
+            ..request()
+        };
+        check("two alike", enforced(&[(66, 0), (66, 0)]), None);
+        check("two unlike", enforced(&[(66, 0), (32, 0)]), Some("gpus"));
+        check("50 % and 25 %", enforced(&[(0, 50), (0, 25)]), Some("gpus"));
+        check(
+            "the third",
+            enforced(&[(0, 50), (0, 50), (0, 49)]),
+            Some("gpus"),
+        );
+        check(
+            "two unlike that nobody enforces",
+            pb::AcquireLeaseRequest {
+                unenforced: true,
+                ..enforced(&[(66, 0), (32, 0)])
+            },
+            None,
         );
         check(
             "waits for ever",

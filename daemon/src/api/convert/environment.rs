@@ -18,8 +18,12 @@ pub(in crate::api) struct Daemon<'a> {
     pub(in crate::api) socket: &'a Path,
 }
 
-/// The environment for the lease's target. MPS knows one percentage for all devices: the lowest that any of the
-/// shares allows, so that no cap is exceeded. Memory limits are per process and in whole MiB.
+/// The environment for the lease's target. Memory limits are per process and in whole MiB.
+///
+/// MPS knows one percentage for all devices. What the ledger counts is what it gives, since all GPUs of a lease have
+/// the same: `ask` refuses others, `allocate::place` makes no others, and an enforceable count is one that a
+/// percentage gives exactly. Only on a node with GPUs of different sizes could the percentages differ (no backend has
+/// such a node); then it is the lowest, so that no cap is exceeded, and the rest of what is counted lies idle.
 pub(in crate::api) fn environment(
     l: &Lease,
     around: &Around<'_>,
