@@ -167,8 +167,13 @@ async fn back(daemon: &mut Daemon, lease: &pb::Lease, ttl: Duration) -> anyhow::
     let least = ttl.saturating_sub(start.elapsed() + Duration::from_millis(50));
     ensure!(
         found.fence == lease.fence && u128::from(found.remaining_ms) >= least.as_millis(),
-        "it was {lease:?} and is {found:?}, {:?} after the start",
-        start.elapsed()
+        "{:?} after the start it is {:?} (it ended as {:?}) with fence {} of {} and {} ms left",
+        start.elapsed(),
+        found.phase(),
+        found.end(),
+        found.fence,
+        lease.fence,
+        found.remaining_ms
     );
     let renewed = calls.renew(right(lease)).await?;
     ensure!(renewed.status() == pb::RenewStatus::Renewed, "{renewed:?}");

@@ -22,8 +22,23 @@ const OTHER_USER: u32 = 65_534;
 /// What the owner has besides its lease.
 const JOB: &str = "secret";
 const PROFILE: &str = "secret/gen";
-/// No lease, of nobody.
+/// What nobody has.
 const NO_LEASE: u64 = u64::MAX >> 1;
+const NO_JOB: &str = "absent";
+const NO_PROFILE: &str = "absent/gen";
+
+/// Calls about a job or a profile by its name.
+const BY_NAME: [&str; 9] = [
+    "get job",
+    "update",
+    "cancel",
+    "watch",
+    "explain",
+    "list leases",
+    "events",
+    "profile",
+    "export",
+];
 
 /// Arguments of the other user's process.
 #[derive(clap::Args)]
@@ -107,25 +122,10 @@ pub(crate) async fn stranger(args: StrangerArgs) -> anyhow::Result<bool> {
         )?;
         tried += 1;
     }
-    for attempt in [
-        "get job",
-        "update",
-        "cancel",
-        "watch",
-        "explain",
-        "list leases",
-        "events",
-        "profile",
-        "export",
-    ] {
+    for attempt in BY_NAME {
         let told = on_name(&mut calls, attempt, JOB, PROFILE).await;
-        let of_nothing = on_name(&mut calls, attempt, "no", "no/gen").await;
-        let (mine, none) = if ["profile", "export"].contains(&attempt) {
-            (PROFILE, "no/gen")
-        } else {
-            (JOB, "no")
-        };
-        same(attempt, told, mine, of_nothing, none)?;
+        let of_nothing = on_name(&mut calls, attempt, NO_JOB, NO_PROFILE).await;
+        same(attempt, told, JOB, of_nothing, NO_JOB)?;
         tried += 1;
     }
     on_session(&mut calls, &args).await?;
