@@ -1,5 +1,6 @@
 //! CI's walk through simulated worlds: over a million happenings, seed by seed, on both cores; no violation, nothing
-//! unreached, the same trace twice, and every planted fault noticed.
+//! unreached, the same trace twice, and every planted fault noticed. Lines that begin with `world:` are what `accept`
+//! reads and judges.
 #![allow(clippy::print_stdout, reason = "a run says what it counted")]
 use evenkeel_tests::world::planted::Planted;
 use evenkeel_tests::world::swarm::Swarm;
@@ -24,6 +25,7 @@ fn must_hold(seed: u64, outcome: &Outcome) {
 /// Walks through the worlds of these seeds; each half of CI's seeds has to reach everything.
 fn walk(seeds: std::ops::RangeInclusive<u64>) {
     let (mut counts, mut happenings, mut timers) = (Counts::default(), 0, 0);
+    let (began, of) = (std::time::Instant::now(), seeds.clone().count());
     for seed in seeds {
         let outcome = World::new(seed, Swarm::draw(seed), true, false).run(HAPPENINGS);
         must_hold(seed, &outcome);
@@ -32,9 +34,12 @@ fn walk(seeds: std::ops::RangeInclusive<u64>) {
         timers += outcome.timers;
     }
     for (kind, name, n) in counts.iter() {
-        println!("{kind:>8}  {name:<32} {n:>9}");
+        println!("world: count {kind} {name} {n}");
     }
-    println!("{happenings} happenings, {timers} of them timers");
+    println!(
+        "world: walk seeds {of} happenings {happenings} timers {timers} seconds {:.1}",
+        began.elapsed().as_secs_f64()
+    );
     assert_eq!(
         coverage::missing(&counts),
         Vec::<String>::new(),
@@ -72,23 +77,31 @@ fn world_of_a_seed_is_the_same_twice() {
             "seed {seed}"
         );
         assert_ne!(one.hash, other.hash, "another seed is another world");
+        println!(
+            "world: trace seed {seed} hash {:#018x} after {} happenings: same",
+            one.hash, one.happenings
+        );
     }
 }
 
 #[test]
 fn world_notices_every_planted_fault_by_the_name_of_what_it_breaks() {
     for (planted, invariant) in Planted::ALL {
+        let mut total = 0;
         let noticed = (1..=12).find_map(|seed| {
             let outcome =
                 World::new(seed, Swarm::broken(seed, planted), false, false).run(NOTICED_WITHIN);
             let happenings = outcome.happenings;
+            total += happenings;
             let (violation, _) = outcome.violation.filter(|_| happenings < NOTICED_WITHIN)?;
             Some((seed, happenings, violation.invariant))
         });
         let Some((seed, happenings, name)) = noticed else {
             panic!("{planted:?} was never noticed");
         };
-        println!("{planted:?}: seed {seed}, after {happenings} happenings, by {name}");
+        println!(
+            "world: planted {planted:?} seed {seed} happenings {happenings} total {total} invariant {name}"
+        );
         assert_eq!(name, invariant, "{planted:?} on seed {seed}");
     }
 }
