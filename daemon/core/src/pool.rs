@@ -91,6 +91,10 @@ impl Pool {
     pub const fn free_cores(&self) -> &CpuSet {
         &self.free
     }
+    /// Cores that can be leased, whoever has them now.
+    pub const fn open_cores(&self) -> &CpuSet {
+        &self.open
+    }
     /// What is counted on a GPU.
     pub fn used(&self, gpu: GpuId) -> GpuUse {
         self.gpus.get(&gpu).copied().unwrap_or_default()
