@@ -123,7 +123,8 @@ CREATE TABLE job (
     shape      TEXT NOT NULL CHECK (json_valid(shape)),   -- slots of each stage
     scale      TEXT NOT NULL CHECK (json_valid(scale)),
     learned    TEXT NOT NULL CHECK (json_valid(learned)),
-    moves      INTEGER NOT NULL CHECK (moves >= 0)
+    moves      INTEGER NOT NULL CHECK (moves >= 0),
+    arrival    INTEGER NOT NULL CHECK (arrival > 0)   -- counter.next_lease when it was submitted: its place in the queue
 ) STRICT;
 
 -- A worker's place in an admitted job. One lease fills one slot.

@@ -178,8 +178,11 @@ pub(crate) fn acquire_request(request: &LeaseRequest) -> pb::AcquireLeaseRequest
         gpus,
         ttl_ms: request.ttl.map_or(0, millis),
         wait_ms: millis(request.wait),
-        resize: pb::ResizeMode::from(request.resize).into(),
-        processes: request.processes,
+        resize: request
+            .resize
+            .map_or(pb::ResizeMode::Unspecified, Into::into)
+            .into(),
+        processes: request.processes.unwrap_or(0),
         priority: request.priority,
         unenforced: request.unenforced,
     }

@@ -35,10 +35,10 @@ pub struct Acquire {
     pub ask: Ask,
     /// False: only counted.
     pub enforced: bool,
-    /// How the GPU share can change.
-    pub resize: Resize,
-    /// Processes that share the GPU memory.
-    pub processes: u32,
+    /// How the GPU share can change. None: as the stage declares it; outside a job, by a restart.
+    pub resize: Option<Resize>,
+    /// Processes that share the GPU memory. None: as the stage declares it; outside a job, 1.
+    pub processes: Option<u32>,
     /// Life without a renewal.
     pub ttl: Millis,
     /// Wait in the queue if it does not fit now.

@@ -135,6 +135,10 @@ impl Name {
     pub fn unknown() -> Self {
         Self("-".into())
     }
+    /// Comes before every other name, and is nobody's: the start of a range.
+    pub fn least() -> Self {
+        Self("".into())
+    }
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0

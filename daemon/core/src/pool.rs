@@ -106,6 +106,10 @@ impl Pool {
     pub const fn numa_nodes(&self) -> &BTreeMap<u16, CpuSet> {
         &self.numa
     }
+    /// Cores that can be leased, whoever has them now.
+    pub const fn open_cores(&self) -> &CpuSet {
+        &self.open
+    }
     /// What is counted on a GPU.
     pub fn used(&self, gpu: GpuId) -> GpuUse {
         self.gpus.get(&gpu).copied().unwrap_or_default()

@@ -19,7 +19,7 @@ pub struct Settings {
     pub park_after: Millis,
     /// Answers of ended requests are remembered for so long at most.
     pub remember_for: Millis,
-    /// And so many per node at most.
+    /// And so many of each tenant at most: the newest.
     pub remember_ends: u32,
     /// A wake-up later than this was the daemon's stall, not the holders': deadlines move by it.
     pub stall: Millis,
@@ -31,6 +31,12 @@ pub struct Settings {
     pub queue_max: u32,
     /// Live jobs.
     pub jobs_max: u32,
+    /// Live leases of one tenant: half of all, so that nobody can shut the others out, and who is alone rarely meets it.
+    pub tenant_leases_max: u32,
+    /// Requests of one tenant in the queue: half, for the same reason.
+    pub tenant_queue_max: u32,
+    /// Live jobs of one tenant: half, for the same reason.
+    pub tenant_jobs_max: u32,
 }
 
 impl Default for Settings {
@@ -48,6 +54,9 @@ impl Default for Settings {
             leases_max: 100_000,
             queue_max: 10_000,
             jobs_max: 1_000,
+            tenant_leases_max: 50_000,
+            tenant_queue_max: 5_000,
+            tenant_jobs_max: 500,
         }
     }
 }

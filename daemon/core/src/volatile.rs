@@ -1,5 +1,5 @@
 //! What is not durable: deadlines, acknowledgements, timers, the balance of each job. Rebuilt at start.
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -14,6 +14,11 @@ use crate::lease::{Lease, Phase};
 use crate::settings::Settings;
 use crate::state::{Durable, Effect};
 use crate::unit::{Millis, Time};
+
+mod ends;
+mod fits;
+
+pub use fits::Fits;
 
 /// What was decided about a job's balance, for its watch to hear after the commit.
 #[derive(Clone, Debug)]
@@ -48,7 +53,11 @@ pub struct Volatile {
     /// What a step that is not settled yet decided about a job's balance, and why.
     pub rulings: BTreeMap<JobId, Ruling>,
     /// Ends in order, for forgetting.
-    ends: VecDeque<(Time, (Name, RequestId))>,
+    ends: ends::Ends,
+    /// The job of each live lease that is for a job's worker.
+    members: BTreeMap<LeaseId, JobId>,
+    /// What planning said of the jobs that wait.
+    pub fits: Fits,
     /// Leases that nobody has renewed since the first restart that saw them.
     pub unrenewed: BTreeMap<LeaseId, Time>,
     /// Leases that were there at the last start, and have not been renewed since.
@@ -79,6 +88,7 @@ impl Volatile {
             let deadline = now.after(lease.ttl).min(last);
             v.start_clock(lease, deadline);
             v.restarted.insert(lease.id);
+            v.members.extend(member(lease));
             if matches!(lease.phase, Phase::Quarantined { .. }) {
                 v.quarantined.insert(lease.id, now);
             }
@@ -102,7 +112,9 @@ impl Volatile {
         };
         let mut ends: Vec<_> = d.requests().iter().filter_map(ended).collect();
         ends.sort_unstable_by_key(|(id, _)| *id);
-        v.ends = ends.into_iter().map(|(_, key)| (now, key)).collect();
+        for (_, key) in ends {
+            v.ends.push(now, key, settings.remember_ends);
+        }
         v
     }
 
@@ -185,7 +197,7 @@ impl Volatile {
         }
         // A flood of ends is forgotten as fast as it comes, a bounded piece at a time.
         const FORGET_EVERY: Millis = Millis(50);
-        if self.ends.len() > self.settings.remember_ends as usize {
+        if self.ends.is_crowded() {
             at = at.min(now.after(FORGET_EVERY));
         }
         // What is overdue already is no reason to be early.
@@ -195,23 +207,11 @@ impl Volatile {
 
     /// Requests to forget at `now`, at most `most`.
     pub fn take_forgettable(&mut self, now: Time, most: usize) -> Vec<(Name, RequestId)> {
-        let old = |v: &Self| {
-            let first = v.ends.front()?;
-            (v.ends.len() > v.settings.remember_ends as usize
-                || first.0.after(v.settings.remember_for) <= now)
-                .then_some(())
-        };
-        let mut keys = Vec::new();
-        while keys.len() < most && old(self).is_some() {
-            keys.extend(self.ends.pop_front().map(|(_, key)| key));
-        }
-        keys
+        self.ends.take(now, &self.settings, most)
     }
     /// They were not forgotten after all.
     pub fn put_back(&mut self, keys: Vec<(Name, RequestId)>) {
-        keys.into_iter()
-            .rev()
-            .for_each(|key| self.ends.push_front((Time(0), key))); // due already
+        self.ends.put_back(keys, self.settings.remember_ends);
     }
 
     /// Leases that were renewed since a restart: their `unrenewed_since` can be cleared in the ledger.
@@ -270,10 +270,9 @@ impl Volatile {
                 Event::JobParked { id } | Event::JobEnded { id } => {
                     self.watches.remove(id);
                     self.idle.remove(id);
-                    if matches!(event, Event::JobEnded { .. }) {
-                        let mut all = d.requests().iter();
-                        let key = all.find(|(_, r)| r.effect == Effect::Job(*id));
-                        self.ends.extend(key.map(|(key, _)| (now, key.clone())));
+                    if let (Event::JobEnded { .. }, Some(key)) = (event, d.request_of(*id)) {
+                        let most = self.settings.remember_ends;
+                        self.ends.push(now, key.clone(), most);
                     }
                 }
                 _ => {}
@@ -302,8 +301,11 @@ impl Volatile {
         }
     }
     fn busy(&mut self, d: &Durable, id: LeaseId) {
-        if let Some(Ask::Stage(member)) = d.leases().get(&id).map(|l| &l.ask) {
-            self.idle.remove(&member.job);
+        if let Some(lease) = d.leases().get(&id)
+            && let Ask::Stage(of) = &lease.ask
+        {
+            self.idle.remove(&of.job);
+            self.members.extend(member(lease));
         }
     }
     fn new_fence(&mut self, d: &Durable, id: LeaseId, fence: Fence, now: Time) {
@@ -331,12 +333,22 @@ impl Volatile {
         self.unrenewed.remove(&id);
         self.restarted.remove(&id);
         if let Some(key) = d.ended_key(id) {
-            self.ends.push_back((now, key.clone()));
+            let most = self.settings.remember_ends;
+            self.ends.push(now, key.clone(), most);
         }
-        for job in d.jobs().values().filter(|j| j.plan.is_some()) {
-            if crate::state::slots(job).all(|(_, s)| s.lease.is_none()) {
-                self.idle.entry(job.id).or_insert(now);
-            }
+        let job = self.members.remove(&id).and_then(|id| d.jobs().get(&id));
+        if let Some(job) = job.filter(|j| j.plan.is_some())
+            && d.leases_of(job.id).all(|l| l.phase == Phase::Queued)
+        {
+            self.idle.entry(job.id).or_insert(now);
         }
+    }
+}
+
+/// The lease of a job's worker, with the job.
+const fn member(lease: &Lease) -> Option<(LeaseId, JobId)> {
+    match lease.ask {
+        Ask::Stage(m) => Some((lease.id, m.job)),
+        Ask::Alone { .. } => None,
     }
 }

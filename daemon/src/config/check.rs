@@ -258,6 +258,24 @@ impl Config {
         check.range("limits.leases", limits.leases.into(), 1, 10_000_000);
         check.range("limits.queue", limits.queue.into(), 0, limits.leases.into());
         check.range("limits.jobs", limits.jobs.into(), 1, 1_000_000);
+        check.range(
+            "limits.tenant_leases",
+            limits.tenant_leases.into(),
+            1,
+            10_000_000,
+        );
+        check.range(
+            "limits.tenant_queue",
+            limits.tenant_queue.into(),
+            0,
+            10_000_000,
+        );
+        check.range(
+            "limits.tenant_jobs",
+            limits.tenant_jobs.into(),
+            1,
+            1_000_000,
+        );
     }
 
     fn check_gpus(&self, check: &mut Check) {

@@ -109,6 +109,9 @@ impl Default for LimitsConfig {
             leases: core.leases_max,
             queue: core.queue_max,
             jobs: core.jobs_max,
+            tenant_leases: core.tenant_leases_max,
+            tenant_queue: core.tenant_queue_max,
+            tenant_jobs: core.tenant_jobs_max,
         }
     }
 }

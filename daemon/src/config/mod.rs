@@ -198,7 +198,7 @@ pub struct LeasesConfig {
     pub park_after_ms: u64,
     /// Answers of ended requests are remembered for so long.
     pub remember_for_ms: u64,
-    /// And so many at most.
+    /// And so many of each tenant at most.
     pub remember_ends: u32,
     /// A wake-up later than this is the daemon's own stall; deadlines move by it.
     pub stall_ms: u64,
@@ -265,6 +265,12 @@ pub struct LimitsConfig {
     pub queue: u32,
     /// Live jobs.
     pub jobs: u32,
+    /// Live leases of one tenant.
+    pub tenant_leases: u32,
+    /// Requests of one tenant in the queue.
+    pub tenant_queue: u32,
+    /// Live jobs of one tenant.
+    pub tenant_jobs: u32,
 }
 
 /// What is logged.
@@ -305,6 +311,9 @@ impl Config {
             leases_max: limits.leases,
             queue_max: limits.queue,
             jobs_max: limits.jobs,
+            tenant_leases_max: limits.tenant_leases,
+            tenant_queue_max: limits.tenant_queue,
+            tenant_jobs_max: limits.tenant_jobs,
         }
     }
 

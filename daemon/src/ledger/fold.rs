@@ -410,6 +410,7 @@ fn job_row(job: &Job, after: &Durable) -> JobRow {
         tenant: job.tenant.clone(),
         request: job.request,
         body: job.body,
+        arrival: job.arrival,
         remembered: after
             .requests()
             .get(&key)

@@ -218,6 +218,7 @@ fn job(row: &JobRow, slots: &mut BySlot) -> Result<Job, Corrupt> {
         tenant: row.tenant.clone(),
         request: row.request,
         body: row.body,
+        arrival: row.arrival,
         spec: row.spec.clone(),
         phase: row.phase,
         plan: row.plan.clone(),

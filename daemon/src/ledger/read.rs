@@ -330,7 +330,8 @@ fn phase(c: &mut Columns<'_>) -> Result<Phase, Fault> {
 }
 
 async fn jobs(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), OpenError> {
-    let columns = "job_id, tenant, request_id, body, remembered, spec, phase, plan, shape, scale, learned, moves";
+    let columns = "job_id, tenant, request_id, body, remembered, spec, phase, plan, shape, scale, learned, moves,
+        arrival";
     each(conn, "job", columns, |c| {
         let row = JobRow {
             id: JobId(c.int()?),
@@ -348,6 +349,7 @@ async fn jobs(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), Op
             scale: c.json()?,
             learned: c.json()?,
             moves: c.int()?,
+            arrival: LeaseId(c.int()?),
         };
         tables.jobs.insert(row.id, row);
         Ok(())

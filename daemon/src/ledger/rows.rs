@@ -108,6 +108,8 @@ pub struct JobRow {
     pub request: RequestId,
     /// Digest of that request.
     pub body: BodyHash,
+    /// The number that the next lease had when it was submitted.
+    pub arrival: LeaseId,
     /// Whether a retry of the request is answered with this job.
     pub remembered: bool,
     /// As declared.
@@ -265,7 +267,7 @@ impl Serialize for SlotGpuRow {
 impl Serialize for JobRow {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         columns!(s; self.id, self.tenant, self.request, signed(self.body), self.remembered, self.spec,
-            self.phase, self.plan, self.shape, self.scale, self.learned, self.moves)
+            self.phase, self.plan, self.shape, self.scale, self.learned, self.moves, self.arrival)
     }
 }
 

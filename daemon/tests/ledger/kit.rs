@@ -145,6 +145,7 @@ pub(crate) fn job(id: u64, workers: u32) -> Job {
         tenant: name("alice"),
         request: RequestId(u128::from(id) << 64 | 0x0b),
         body: BodyHash(id),
+        arrival: LeaseId(id + 1),
         spec: JobSpec {
             name: name(&format!("job-{id}")),
             unit: name("env_step"),

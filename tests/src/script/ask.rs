@@ -39,12 +39,8 @@ impl Script {
             body: BodyHash(1),
             ask,
             enforced: true,
-            resize: if words.flag("live") {
-                Resize::Live
-            } else {
-                Resize::Restart
-            },
-            processes: 1,
+            resize: words.flag("live").then_some(Resize::Live),
+            processes: words.number("processes")?.map(|n| n as u32),
             ttl: Millis(words.millis("ttl")?.unwrap_or(30_000)),
             wait: words.flag("wait"),
             priority: words.number("priority")?.unwrap_or(0) as i32,

@@ -156,6 +156,9 @@ impl Swarm {
             leases_max: *r.pick(&[6, 25, 100_000]),
             queue_max: *r.pick(&[2, 10, 10_000]),
             jobs_max: *r.pick(&[1, 3, 1_000]),
+            tenant_leases_max: if seed % 5 == 1 { 4 } else { 50_000 },
+            tenant_queue_max: if seed % 5 == 2 { 1 } else { 5_000 },
+            tenant_jobs_max: if seed % 5 == 4 { 1 } else { 500 },
         };
         let mut some = |often: &[u32]| if r.chance(500) { *r.pick(often) } else { 0 };
         let worker = Workers {

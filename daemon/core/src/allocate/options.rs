@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Infeasible, Problem, Resource, Shortage, Solution, Stage};
-use crate::curve::Curve;
+use crate::curve::{Curve, spread_out};
 use crate::job::STAGES_MAX;
 use crate::unit::{Bytes, Sms};
 
@@ -39,6 +39,10 @@ pub fn ladder(enforceable: &[Sms], k: u32, synchronous: bool, range: (Sms, Sms))
         .map(Sms)
         .collect()
 }
+
+/// Most rows of one menu: eight batch sizes at 64 core counts. Of more, each batch size keeps its share of core counts,
+/// evenly spread, its least and its most among them.
+const ROWS_MAX: usize = 512;
 
 /// One choice of cores and batch size.
 #[derive(Clone, Debug)]
@@ -269,8 +273,11 @@ fn menu(problem: &Problem, i: usize, granule: u32, fixed: (u32, u32)) -> Menu {
         ladder.truncate(1); // a stage outside the balance gets the least that it asks for
     }
     let mut rows = Vec::new();
-    for batch in stage.choices() {
-        for cores in core_levels(stage, curve, batch, problem.supply.cores.saturating_add(1)) {
+    let choices = stage.choices();
+    let levels_max = (ROWS_MAX / choices.len().max(1)).max(2);
+    for batch in choices {
+        let levels = core_levels(stage, curve, batch, problem.supply.cores.saturating_add(1));
+        for cores in spread_out(levels, levels_max) {
             let rates = problem.rates(i, cores, &ladder, batch);
             rows.push(Row {
                 cores,

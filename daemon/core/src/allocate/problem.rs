@@ -1,6 +1,7 @@
 //! From a job and its profiles to a [`Problem`], and the whole way from a job to a plan in one call.
 use alloc::vec::Vec;
 
+use super::pin::{keep_caps, pin};
 use super::place::{Room, choose_gpus, place, supply_for};
 use super::{Infeasible, Problem, Shortage, Solution, Stage, Supply, solve};
 use crate::curve::{Curve, Point, Profile};
@@ -24,6 +25,8 @@ pub struct Inputs<'a> {
     pub yielded: Option<f64>,
     /// Measured interference.
     pub kappa: Option<&'a [Vec<f64>]>,
+    /// Stages that keep the GPU share and the batch size that the previous plan gives them.
+    pub pinned: &'a [bool],
 }
 
 impl<'a> Inputs<'a> {
@@ -37,6 +40,7 @@ impl<'a> Inputs<'a> {
             eta: None,
             yielded: None,
             kappa: None,
+            pinned: &[],
         }
     }
 }
@@ -140,9 +144,15 @@ pub fn plan(
     previous: Option<&Plan>,
 ) -> Result<(Plan, Solution), Refusal> {
     let gpus = choose_gpus(inputs.spec, node, room, previous)?;
-    let problem = problem_for(inputs, supply_for(node, room, &gpus))?;
+    let mut problem = problem_for(inputs, supply_for(node, room, &gpus))?;
     let before = previous.map(Solution::of_plan);
-    let solution = solve(&problem, before.as_ref())?;
+    if let Some(now) = &before {
+        pin(&mut problem, inputs.pinned, now);
+    }
+    let mut solution = solve(&problem, before.as_ref())?;
+    if let Some(now) = &before {
+        keep_caps(&mut solution, inputs.pinned, now);
+    }
     let plan = place(inputs.spec, &solution, node, room, &gpus, previous)?;
     Ok((plan, solution))
 }

@@ -29,6 +29,25 @@ pub fn fit(d: &Durable, cores: u32, asks: &[GpuAsk]) -> Result<Vector, Rejection
     Ok(Vector { cores, gpus })
 }
 
+/// Whether amounts would fit on all that is available, with nobody else there.
+pub(super) fn possible(d: &Durable, cores: u32, asks: &[GpuAsk]) -> bool {
+    cores <= d.pool().open_cores().len() && assign(d, asks, |g| available_on(d, g)).is_some()
+}
+
+/// What of a GPU can be leased, whoever has it now.
+pub(super) fn available_on(d: &Durable, gpu: &Gpu) -> GpuUse {
+    let (sms, memory) = d
+        .unavailable()
+        .gpus
+        .get(&gpu.id)
+        .copied()
+        .unwrap_or_default();
+    GpuUse {
+        sms: gpu.sms - sms,
+        memory: gpu.leasable_memory() - memory,
+    }
+}
+
 /// `n` free cores: of the wanted NUMA node if they suffice, else of the first that suffices, else the lowest.
 fn pick_cores(d: &Durable, n: u32, near: Option<u16>) -> Option<crate::cpuset::CpuSet> {
     let free = d.pool().free_cores();
@@ -144,7 +163,7 @@ fn fit_gpus(d: &Durable, asks: &[GpuAsk]) -> Result<BTreeMap<GpuId, GpuShare>, R
     })
 }
 
-fn enforced(d: &Durable) -> impl Iterator<Item = &Gpu> {
+pub(super) fn enforced(d: &Durable) -> impl Iterator<Item = &Gpu> {
     d.node().gpus.iter().filter(|g| g.mode == GpuMode::Enforce)
 }
 

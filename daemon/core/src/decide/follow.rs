@@ -4,8 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::job::{plan_for, room_of};
-use super::lease::{first_waiting_for, granted, room, unpark, whole};
+use super::queue;
 use crate::event::Event;
 use crate::grant::{GpuShare, Resize, Vector};
 use crate::id::JobId;
@@ -13,9 +12,7 @@ use crate::job::{Job, JobPhase};
 use crate::lease::{Lease, Phase};
 use crate::state::{Durable, slots};
 use crate::unit::{Bytes, Sms};
-
-/// Entries of the queue that are tried in one step: a long queue behind a blocked head must not cost a step.
-pub const QUEUE_LOOKS: usize = 64;
+use crate::volatile::Volatile;
 
 /// What happened that something may follow from.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +39,10 @@ impl Touched {
                 self.jobs.insert(*id);
                 self.freed = true;
             }
+            // What is known of a job that waits has changed: it may fit now.
+            Event::TrialReported { .. } | Event::ProfileImported { .. } => {
+                self.freed |= d.a_job_waits();
+            }
             _ => {}
         }
         if self.freed {
@@ -52,7 +53,7 @@ impl Touched {
 }
 
 /// The next events that follow. Call again after applying them, until there are none.
-pub fn follow(d: &Durable, touched: &mut Touched) -> Vec<Event> {
+pub fn follow(d: &Durable, v: &mut Volatile, touched: &mut Touched) -> Vec<Event> {
     while let Some(id) = touched.jobs.first().copied() {
         if let Some(event) = d.jobs().get(&id).and_then(|job| retarget(d, job)) {
             return vec![event];
@@ -61,7 +62,7 @@ pub fn follow(d: &Durable, touched: &mut Touched) -> Vec<Event> {
     }
     if core::mem::take(&mut touched.freed)
         && !d.draining()
-        && let Some(event) = admit(d).or_else(|| serve(d))
+        && let Some(event) = queue::next(d, v)
     {
         touched.freed = true;
         return vec![event];
@@ -180,35 +181,4 @@ fn shrunk(target: &Vector, wanted: &Vector) -> Vector {
         *share != GpuShare::default()
     });
     Vector { cores, gpus }
-}
-
-/// The first waiting job that fits now: by priority, then arrival. A job behind one that waits is tried only if it
-/// is on other GPUs and the one ahead does not lack cores, which is what planning it on the rest decides.
-fn admit(d: &Durable) -> Option<Event> {
-    let mut waiting: Vec<&Job> = d
-        .jobs()
-        .values()
-        .filter(|j| j.phase == JobPhase::Queued)
-        .collect();
-    waiting.sort_by_key(|j| (core::cmp::Reverse(j.spec.priority), j.id));
-    let first = waiting.first()?;
-    let plan = plan_for(d, first, &room_of(d, first)).ok()?;
-    let before = d.queue().take_while(|q| q.priority >= first.spec.priority);
-    if first_waiting_for(before, &whole(&plan)).is_some() {
-        return None; // a request of at least its priority waits for the same
-    }
-    Some(Event::JobAdmitted { id: first.id, plan })
-}
-
-/// The first request of the queue that fits now.
-fn serve(d: &Durable) -> Option<Event> {
-    d.queue().take(QUEUE_LOOKS).find_map(|lease| {
-        if let Some((id, plan)) = unpark(d, lease, Some(lease.id)) {
-            return Some(Event::JobAdmitted { id, plan }); // the request is served in the next round
-        }
-        let target = room(d, lease, Some(lease.id)).ok()?;
-        Some(Event::LeaseGranted {
-            lease: granted(lease, target),
-        })
-    })
 }

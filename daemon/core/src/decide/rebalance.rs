@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::allocate::{
-    Inputs, Problem, Room, Share, Solution, place, problem_for, solve, supply_for,
+    Inputs, Problem, Room, Share, Solution, keep_caps, pin, place, problem_for, solve, supply_for,
 };
 use crate::balance::{Free, Measured, Refit, StayReason, Trigger, Verdict, Watch, refit};
 use crate::grant::Resize;
@@ -158,12 +158,15 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
     if let Some((reason, detail)) = nothing_to_correct(case.verdict.trigger, measured) {
         return stay(reason, detail);
     }
-    pin_fixed(case, &mut problem, now);
+    let specs = case.inputs.spec.stages.iter();
+    let pinned: Vec<bool> = specs.map(|s| s.resize == Resize::Fixed).collect();
+    pin(&mut problem, &pinned, now);
     let theta = theta_of(&problem, &now.stages);
-    let new = match solve(&problem, Some(now)) {
+    let mut new = match solve(&problem, Some(now)) {
         Ok(new) => new,
         Err(e) => return stay(StayReason::NoSplit, e.to_string()),
     };
+    keep_caps(&mut new, &pinned, now);
     if new.same_shares(now) {
         let detail = format!("The split in force is the best one at {theta} as measured.");
         return stay(StayReason::AlreadyBest, detail);
@@ -231,17 +234,6 @@ fn nothing_to_correct(trigger: Trigger, measured: &Measured) -> Option<(StayReas
             Some((StayReason::Balanced, detail))
         }
         _ => None,
-    }
-}
-
-/// A stage whose GPU share can never change keeps its SMs and its batch size.
-fn pin_fixed(case: &Case<'_>, problem: &mut Problem, now: &Solution) {
-    let specs = &case.inputs.spec.stages;
-    for ((stage, spec), share) in problem.stages.iter_mut().zip(specs).zip(&now.stages) {
-        if spec.resize == Resize::Fixed {
-            stage.sms = (share.sms, share.sms);
-            stage.batches = [share.batch].into();
-        }
     }
 }
 

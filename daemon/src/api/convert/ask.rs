@@ -6,7 +6,7 @@ use evenkeel_core::unit::{Bytes, Millis, Sms};
 use evenkeel_proto::v1 as pb;
 
 use super::vector::gpu_id;
-use super::{Bad, or_default, request_id, resize};
+use super::{Bad, request_id, resize};
 use crate::api::hash;
 
 /// Longest wait in the queue: a day. Who waits longer asks again.
@@ -64,8 +64,8 @@ pub(in crate::api) fn acquire(
         body: hash::acquire(w),
         ask,
         enforced: !w.unenforced,
-        resize: resize("resize", w.resize)?,
-        processes: or_default(w.processes, 1),
+        resize: Some(resize("resize", w.resize)?).filter(|_| w.resize != 0),
+        processes: (w.processes > 0).then_some(w.processes),
         ttl: if w.ttl_ms == 0 {
             default_ttl
         } else {

@@ -3,7 +3,6 @@ use evenkeel_core::balance::{SMOOTH, View};
 use evenkeel_core::grant::Ask;
 use evenkeel_core::job::{Job, JobPhase};
 use evenkeel_core::lease::Lease;
-use evenkeel_core::state::slots;
 use evenkeel_core::step::State;
 use evenkeel_core::unit::Time;
 use evenkeel_proto::v1 as pb;
@@ -66,19 +65,9 @@ const fn phase(phase: JobPhase) -> pb::JobPhase {
     }
 }
 
-/// A job's live leases: those in its slots and those that wait for one.
-fn jobs_leases<'a>(state: &'a State, j: &'a Job) -> Vec<&'a Lease> {
-    let d = &state.durable;
-    let mut leases: Vec<&Lease> = slots(j)
-        .filter_map(|(_, slot)| d.leases().get(&slot.lease?))
-        .chain(
-            d.queue()
-                .filter(|l| matches!(l.ask, Ask::Stage(m) if m.job == j.id)),
-        )
-        .collect();
-    leases.sort_unstable_by_key(|l| l.id);
-    leases.dedup_by_key(|l| l.id);
-    leases
+/// A job's live leases, by number: those in its slots and those that wait for one.
+fn jobs_leases<'a>(state: &'a State, j: &Job) -> Vec<&'a Lease> {
+    state.durable.leases_of(j.id).collect()
 }
 
 /// Whether a lease is on its way from one split to the next. (What it was first given is no move.)

@@ -27,7 +27,7 @@ pub(in crate::api) struct NodeFacts {
 pub(in crate::api) fn node(state: &State, around: &Around<'_>, facts: NodeFacts) -> pb::Node {
     let d = &state.durable;
     let node = d.node();
-    let queued = d.queue().count();
+    let queued = d.queue_len();
     pb::Node {
         kind: match node.kind {
             PoolKind::Local => "local",

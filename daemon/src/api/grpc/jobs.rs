@@ -2,7 +2,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_core::command::{Caller, Command, Reply};
-use evenkeel_core::id::{JobId, Name};
+use evenkeel_core::id::{JobId, LeaseId, Name};
 use evenkeel_core::job::{Job, JobPhase};
 use evenkeel_core::step::State;
 use evenkeel_proto::v1 as pb;
@@ -43,6 +43,7 @@ impl JobService for Jobs {
             tenant: caller.tenant.clone(),
             request,
             body,
+            arrival: LeaseId(0),
             phase: JobPhase::Ended,
             plan: None,
             slots: Vec::new(),

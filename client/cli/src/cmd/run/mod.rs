@@ -78,12 +78,12 @@ pub(crate) struct RunArgs {
     /// Time without a heartbeat after which the lease ends; the daemon's default if left out
     #[arg(long, value_parser = units::duration)]
     ttl: Option<Duration>,
-    /// How the GPU share may change
-    #[arg(long, value_enum, default_value_t)]
-    resize: ResizeArg,
-    /// Processes of the command that share the GPU memory
-    #[arg(long, default_value_t = 1)]
-    processes: u32,
+    /// How the GPU share may change; if left out, as the stage declares it, and outside a job by a restart
+    #[arg(long, value_enum)]
+    resize: Option<ResizeArg>,
+    /// Processes of the command that share the GPU memory; if left out, as the stage declares it, and outside a job 1
+    #[arg(long)]
+    processes: Option<u32>,
     /// Higher goes first in the queue
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
@@ -102,12 +102,11 @@ pub(crate) struct RunArgs {
 }
 
 /// How the GPU share may change.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum ResizeArg {
     /// While the command runs: it talks to the daemon itself
     Live,
     /// By a restart of the command
-    #[default]
     Restart,
     /// Never
     Fixed,
@@ -140,11 +139,11 @@ impl RunArgs {
         request.wait = self.wait;
         request.processes = self.processes;
         request.priority = self.priority;
-        request.resize = match self.resize {
+        request.resize = self.resize.map(|r| match r {
             ResizeArg::Live => ResizeMode::Live,
             ResizeArg::Restart => ResizeMode::Restart,
             ResizeArg::Fixed => ResizeMode::Fixed,
-        };
+        });
         request
     }
 
