@@ -14,12 +14,14 @@ use crate::unit::{Bytes, Rate, Sms};
 mod ebrl;
 mod explain;
 mod finish;
+mod idle;
 mod options;
 mod place;
 mod problem;
 pub mod rules;
 mod waterfill;
 
+pub use idle::Idle;
 pub use options::ladder;
 pub use place::{Room, choose_gpus, gpus_of_worker, place, split_sms, supply_for};
 pub use problem::{BadProblem, Inputs, Refusal, plan, problem_for};
