@@ -37,17 +37,17 @@ number! {
 }
 
 impl Fence {
-    /// The next higher one.
+    /// The next higher one. Said also of what a client gave, so the highest number has none above it.
     #[must_use]
     pub const fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 impl Generation {
-    /// The next higher one.
+    /// The next higher one. Said also of what a client gave, so the highest number has none above it.
     #[must_use]
     pub const fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 

@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::curve::{Profile, ProfileKey};
-use crate::grant::{Member, Vector};
+use crate::grant::{Ask, Member};
 use crate::id::{BodyHash, Fence, JobId, LeaseId, Name, RequestId};
 use crate::job::{Job, Slot};
 use crate::lease::{End, Lease};
@@ -205,6 +205,10 @@ impl Durable {
             .values()
             .find(|j| &j.tenant == tenant && &j.spec.name == name)
     }
+    /// Whether a lease is of a job that has ended: its holder is told to give it back, and has a grace to do so.
+    pub fn outlives_its_job(&self, lease: &Lease) -> bool {
+        matches!(lease.ask, Ask::Stage(m) if !self.jobs.contains_key(&m.job))
+    }
     /// Profiles.
     pub const fn profiles(&self) -> &BTreeMap<ProfileKey, Profile> {
         &self.profiles
@@ -292,6 +296,10 @@ impl Durable {
     }
 
     fn put_lease(&mut self, id: LeaseId, new: Option<Lease>) {
+        // Out before in: a running total is never more than what is counted in the end.
+        if let Some(l) = self.leases.get(&id) {
+            self.pool.remove(Owner::Lease(id), &l.counted());
+        }
         if let Some(l) = &new {
             self.pool.add(Owner::Lease(id), &l.counted());
         }
@@ -301,17 +309,6 @@ impl Durable {
         };
         self.line.lease(old.as_ref(), self.leases.get(&id));
         self.tallies.lease(old.as_ref(), self.leases.get(&id));
-        if let Some(l) = &old {
-            self.pool.remove(Owner::Lease(id), &l.counted());
-            // A core that stays is counted once: what was taken out above comes back in.
-            if let Some(new) = self.leases.get(&id) {
-                let stays = Vector {
-                    cores: new.counted().cores.intersection(&l.counted().cores),
-                    ..Vector::empty()
-                };
-                self.pool.add(Owner::Lease(id), &stays);
-            }
-        }
         self.journal.push(Undo::Lease(id, old.map(Box::new)));
     }
     fn put_job(&mut self, id: JobId, new: Option<Job>) {

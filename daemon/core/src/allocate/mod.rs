@@ -14,6 +14,7 @@ use crate::unit::{Bytes, Rate, Sms};
 mod ebrl;
 mod explain;
 mod finish;
+mod idle;
 mod options;
 mod pin;
 mod place;
@@ -21,6 +22,7 @@ mod problem;
 pub mod rules;
 mod waterfill;
 
+pub use idle::Idle;
 pub use options::ladder;
 pub use pin::{keep_caps, pin};
 pub use place::{Room, choose_gpus, gpus_of_worker, place, split_sms, supply_for};

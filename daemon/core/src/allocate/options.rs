@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::{Infeasible, Problem, Resource, Shortage, Solution, Stage};
 use crate::curve::{Curve, spread_out};
 use crate::job::STAGES_MAX;
-use crate::unit::{Bytes, Sms};
+use crate::unit::{Bytes, Sms, Total as _};
 
 /// The SM quotas that a stage can have on one GPU, ascending: sums of one enforceable share per worker on it.
 ///
@@ -178,7 +178,7 @@ fn check(problem: &Problem) -> Result<(), Infeasible> {
                 .enforceable
                 .iter()
                 .find(|c| c.0.saturating_mul(k) >= s.sms.0.0);
-            let needed = count.map_or(s.sms.0.0, |c| c.0 * k);
+            let needed = count.map_or(s.sms.0.0, |c| c.0.saturating_mul(k));
             return Err(Shortage {
                 what: format!("stage {} with {k} workers on a GPU", s.name),
                 resource: Resource::Sms,
@@ -211,7 +211,10 @@ fn rungs(problem: &Problem, stage: &Stage, most: Sms) -> Vec<Sms> {
 fn even_shares(problem: &Problem) -> Vec<(u32, u32)> {
     let stages = &problem.stages;
     let mut cores: Vec<u32> = stages.iter().map(|s| s.cores.0).collect();
-    let mut spare = problem.supply.cores.saturating_sub(cores.iter().sum());
+    let mut spare = problem
+        .supply
+        .cores
+        .saturating_sub(cores.iter().copied().total());
     let mut gave = true;
     while spare > 0 && gave {
         gave = false;
@@ -225,8 +228,8 @@ fn even_shares(problem: &Problem) -> Vec<(u32, u32)> {
     }
     let ladders: Vec<Vec<Sms>> = stages.iter().map(|s| rungs(problem, s, s.sms.1)).collect();
     let mut at: Vec<usize> = vec![0; stages.len()];
-    let used: u32 = ladders.iter().filter_map(|l| l.first()).map(|q| q.0).sum();
-    let mut spare = problem.supply.sms.0.saturating_sub(used);
+    let used: Sms = ladders.iter().filter_map(|l| l.first()).copied().sum();
+    let mut spare = (problem.supply.sms - used).0;
     loop {
         let step =
             |i: usize, at: &[usize]| Some(ladders[i].get(at[i] + 1)?.0 - ladders[i].get(at[i])?.0);
@@ -301,7 +304,8 @@ fn core_levels(stage: &Stage, curve: &Curve, batch: u32, supply: u32) -> Vec<u32
     let (least, most) = (stage.cores.0, stage.cores.1.min(supply.max(stage.cores.0)));
     let whole = |c: u32| {
         if stage.synchronous && c > stage.workers.max(1) {
-            c.next_multiple_of(stage.workers.max(1))
+            c.checked_next_multiple_of(stage.workers.max(1))
+                .unwrap_or(u32::MAX)
         } else {
             c
         }
@@ -321,7 +325,7 @@ fn core_levels(stage: &Stage, curve: &Curve, batch: u32, supply: u32) -> Vec<u32
 /// What is short when nothing fits.
 pub(super) fn shortage(problem: &Problem, menus: &Menus) -> Infeasible {
     let least =
-        |f: &dyn Fn(&Menu) -> Option<u64>| -> u64 { menus.stages.iter().filter_map(f).sum() };
+        |f: &dyn Fn(&Menu) -> Option<u64>| -> u64 { menus.stages.iter().filter_map(f).total() };
     let cores = least(&|m| m.rows.iter().map(|r| r.cores.into()).min());
     let sms = least(&|m| m.ladder.first().map(|q| u64::from(*q)));
     let memory = least(&|m| m.rows.iter().map(|r| r.memory).min());

@@ -18,7 +18,7 @@ use crate::grant::{GpuShare, Vector};
 use crate::id::GpuId;
 use crate::job::{JobSpec, Plan, StagePlan, StageSpec};
 use crate::node::{Gpu, GpuMode, Node};
-use crate::unit::{Bytes, Sms};
+use crate::unit::{Bytes, Sms, Total as _};
 
 /// What a job may use: what is free, and what it holds now. Without reserved and unavailable amounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -183,8 +183,8 @@ fn check_gpus(
     room: &Room,
     gpus: &[GpuId],
 ) -> Result<(), Shortage> {
-    let sms: u64 = solution.stages.iter().map(|s| u64::from(s.sms.0)).sum();
-    let memory: u64 = solution.stages.iter().map(|s| s.memory.0).sum();
+    let sms = solution.stages.iter().map(|s| u64::from(s.sms.0)).total();
+    let memory: u64 = solution.stages.iter().map(|s| s.memory.0).total();
     let what = || format!("the split of job {}", spec.name);
     if gpus.is_empty() && (sms > 0 || memory > 0) {
         let resource = Resource::Gpus;
@@ -269,7 +269,7 @@ fn place_cores(
     gpus: &[GpuId],
     previous: Option<&Plan>,
 ) -> Result<Vec<Vec<CpuSet>>, Shortage> {
-    let needed: u64 = solution.stages.iter().map(|s| u64::from(s.cores)).sum();
+    let needed: u64 = solution.stages.iter().map(|s| u64::from(s.cores)).total();
     let available = u64::from(room.cores.len());
     if needed > available {
         let what = format!("the split of job {}", spec.name);

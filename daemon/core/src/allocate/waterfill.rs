@@ -210,13 +210,18 @@ fn offer(menu: &Menu, target: f64, all_rungs: bool, out: &mut Vec<Opt>) {
 }
 
 fn floors(options: &[Vec<Opt>]) -> Vec<(u32, u32, u64)> {
-    let mut floor = vec![(0, 0, 0); options.len() + 1];
+    let mut floor: Vec<(u32, u32, u64)> = vec![(0, 0, 0); options.len() + 1];
     for i in (0..options.len()).rev() {
         let least = |f: fn(&Opt) -> u64| options[i].iter().map(f).min().unwrap_or(0);
         let (c, s, m) = floor[i + 1];
         let cores = least(|o| o.cores.into()) as u32;
         let sms = least(|o| o.sms.into()) as u32;
-        floor[i] = (c + cores, s + sms, m + least(|o| o.memory));
+        let memory = least(|o| o.memory);
+        floor[i] = (
+            c.saturating_add(cores),
+            s.saturating_add(sms),
+            m.saturating_add(memory),
+        );
     }
     floor
 }

@@ -10,7 +10,7 @@ use crate::id::GpuId;
 use crate::node::{Gpu, GpuMode};
 use crate::pool::{GpuUse, Owner};
 use crate::state::Durable;
-use crate::unit::{Bytes, Sms};
+use crate::unit::{Bytes, Sms, Total as _};
 
 /// The vector for a lease of its own: cores of one NUMA node where that is possible, GPUs named or the fullest
 /// that still has room (so that whole GPUs stay free).
@@ -104,7 +104,10 @@ fn owner_name(d: &Durable, owner: Owner) -> String {
 fn wanted_sms(gpu: &Gpu, ask: SmAsk) -> Option<Sms> {
     let exact = match ask {
         SmAsk::Count(n) => n,
-        SmAsk::Percent(p) => Sms((u64::from(gpu.sms.0) * u64::from(p)).div_ceil(100) as u32),
+        SmAsk::Percent(p) => {
+            let exact = (u64::from(gpu.sms.0) * u64::from(p)).div_ceil(100);
+            Sms(u32::try_from(exact).unwrap_or(u32::MAX))
+        }
     };
     // 100 % of a GPU whose granularity does not divide it is all that can be enforced.
     gpu.round_up(exact).or_else(|| match ask {
@@ -300,7 +303,7 @@ fn biggest_on_gpu(d: &Durable, gpu: Option<GpuId>, memory: bool) -> Option<Strin
             .iter()
             .filter(|(id, _)| gpu.is_none_or(|g| g == **id))
             .map(|(_, s)| of(s))
-            .sum()
+            .total()
     };
     let leases = d
         .leases()

@@ -233,7 +233,10 @@ fn refused(d: &Durable, refusal: &Refusal) -> Rejection {
             }
         }
         None => Rejection::Invalid {
-            field: "spec",
+            field: match refusal {
+                Refusal::Idle(_) => "stages",
+                _ => "spec",
+            },
             why: refusal.to_string(),
         },
     }
