@@ -9,7 +9,7 @@ pub mod agent;
 mod calm;
 pub mod coverage;
 mod daemon;
-mod floors;
+pub mod floors;
 pub mod hardware;
 pub mod job;
 pub mod mischief;
