@@ -27,7 +27,7 @@ BEGIN
     SELECT raise(ABORT, 'a counter of the ledger never falls');
 END;
 
--- Texts about the ledger as a whole: boot_id.
+-- Texts about the ledger as a whole: boot_id; alive_ms (BOOTTIME, when the daemon last noted that it lives).
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value TEXT NOT NULL
@@ -96,7 +96,7 @@ CREATE TABLE lease (
     uid                INTEGER,
     verified           INTEGER NOT NULL CHECK (verified = 0 OR (verified = 1 AND phase = 'active')),
     cause              TEXT CHECK (cause IN ('expired', 'revoked')),
-    unrenewed_since_ms INTEGER,                 -- BOOTTIME of the first start without a renewal since
+    unrenewed_since_ms INTEGER,                 -- BOOTTIME of the first start without a renewal since, downtimes taken off
     CONSTRAINT holder_is_whole CHECK ((pid IS NULL) = (start_time IS NULL) AND (pid IS NULL) = (uid IS NULL)),
     CONSTRAINT holder_fits_phase CHECK (CASE phase
         WHEN 'queued' THEN pid IS NULL

@@ -175,7 +175,9 @@ impl LeaseGuard {
 
     /// Reports what was done. Never blocks: while the daemon is away reports wait, bounded and merged.
     ///
-    /// `lanes` is the number of lanes the worker has; the lane ids of its intervals are below it.
+    /// `lanes` is the number of lanes the worker has; the lane ids of its intervals are below it. A report without
+    /// intervals and steps says that the worker lives and waits for another stage: one a minute keeps the daemon from
+    /// calling it stalled.
     pub fn report(&self, lanes: u32, intervals: &[BusyInterval], steps: &[Step]) {
         if !self.is_inert() {
             self.held.report(lanes, intervals, steps);

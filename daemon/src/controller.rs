@@ -4,12 +4,12 @@
 //! `main`; everybody else holds a [`Handle`].
 mod prune;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_core::command::{Command, Rejection, Reply};
-use evenkeel_core::converge::{Target, target_of};
+use evenkeel_core::converge::{Target, target_of, troubles};
 use evenkeel_core::event::Event;
 use evenkeel_core::id::LeaseId;
 use evenkeel_core::invariant::violations;
@@ -18,7 +18,7 @@ use evenkeel_core::settings::Settings;
 use evenkeel_core::state::Durable;
 use evenkeel_core::step::{BATCH_MAX, Settled, State, Step, step};
 use evenkeel_core::unit::Time;
-use evenkeel_core::volatile::Volatile;
+use evenkeel_core::volatile::{Volatile, without_downtime};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -81,6 +81,8 @@ pub struct Controller {
     checked: tokio::time::Instant,
     looked: tokio::time::Instant,
     pruning: Pruning,
+    /// Troubles that the log has.
+    troubled: BTreeSet<(&'static str, LeaseId)>,
 }
 
 /// What wakes the controller.
@@ -111,7 +113,7 @@ impl Controller {
             });
         }
         let unrenewed = if same_boot {
-            loaded.unrenewed
+            without_downtime(&loaded.unrenewed, loaded.alive, now)
         } else {
             BTreeMap::new()
         };
@@ -135,7 +137,9 @@ impl Controller {
             .iter()
             .map(|(id, at)| (*id, Some(*at)))
             .collect();
+        // In this order: between the two, less counts against the leases and never more.
         ledger.set_unrenewed(&since).await.map_err(Fatal::Reboot)?;
+        ledger.set_alive(now).await.map_err(Fatal::Reboot)?;
         let (handle, ends) = pair(history);
         let node = state.durable.node().clone();
         let (publish_targets, targets) = watch::channel(Arc::new(Targets {
@@ -157,6 +161,7 @@ impl Controller {
             checked: start,
             looked: start,
             pruning: Pruning::new(),
+            troubled: BTreeSet::new(),
         };
         controller.publish_all(now);
         Ok((controller, handle, targets))
@@ -507,6 +512,7 @@ impl Controller {
         if self.looked.elapsed() >= SPACE_CHECK {
             self.looked = tokio::time::Instant::now();
             self.look_after_ledger().await;
+            self.tell_troubles(now);
         }
         if self.pruning.wait().is_zero() {
             self.prune().await;
@@ -520,6 +526,20 @@ impl Controller {
         let keep = u64::try_from(self.config.keep_events.as_millis()).unwrap_or(u64::MAX);
         let before = unix_ms().saturating_sub(keep);
         self.pruning.slice(&mut self.ledger, before).await;
+    }
+
+    /// What is wrong with leases goes to the log once; it stays among the node's troubles while it lasts.
+    fn tell_troubles(&mut self, now: Time) {
+        let all = troubles(&self.state.durable, &self.state.volatile, now);
+        let now_wrong = all.iter().map(|t| (t.name, t.lease)).collect();
+        for trouble in all {
+            let (name, lease) = (trouble.name, trouble.lease);
+            if !self.troubled.contains(&(name, lease)) {
+                tracing::error!(trouble = name, "ALARM: {}", trouble.text);
+                metrics::counter!("evenkeel_alarms_total", "alarm" => name).increment(1);
+            }
+        }
+        self.troubled = now_wrong;
     }
 
     async fn look_after_ledger(&mut self) {
@@ -542,6 +562,11 @@ impl Controller {
             if let Err(error) = self.ledger.set_unrenewed(&since).await {
                 tracing::warn!(%error, "renewals since the start were not noted; they will be at the next restart");
             }
+        }
+        if let Some(alive) = self.state.volatile.alive(clock::now())
+            && let Err(error) = self.ledger.set_alive(alive).await
+        {
+            tracing::warn!(%error, "it was not noted that the daemon lives; it is tried again in a second");
         }
     }
 }

@@ -116,6 +116,25 @@ pub enum Renewed {
     Lost,
 }
 
+/// What the controller's answer to a renewal that met a closing clock says about the lease. A holder who is told
+/// that it is lost stops for good, so only a lease that *is* over is lost; a daemon that stops, a ledger that cannot
+/// be written or a bug say nothing about it.
+///
+/// # Errors
+/// When the answer says nothing about the lease.
+pub fn verdict(answer: Result<Reply, Failure>, ttl: Millis) -> Result<Renewed, Failure> {
+    match answer {
+        Ok(_) => Ok(Renewed::Until(ttl)),
+        Err(Failure::Rejected(Rejection::Fenced { .. } | Rejection::WrongPhase { .. })) => {
+            Ok(Renewed::Fenced)
+        }
+        Err(Failure::Rejected(Rejection::NotFound(_) | Rejection::Lost { .. })) => {
+            Ok(Renewed::Lost)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
 /// Who waits for which entry of the queue.
 type Waiters = HashMap<LeaseId, Vec<oneshot::Sender<Result<Lease, Failure>>>>;
 
@@ -292,6 +311,9 @@ impl Handle {
     }
 
     /// Moves a deadline to one TTL from `now`. Waits only if an expiry of this lease is being decided.
+    ///
+    /// # Errors
+    /// When nobody can say what became of it: the lease may live on, and is to be renewed again.
     pub async fn renew(
         &self,
         tenant: &Name,
@@ -299,28 +321,20 @@ impl Handle {
         id: LeaseId,
         fence: Fence,
         now: Time,
-    ) -> Renewed {
+    ) -> Result<Renewed, Failure> {
         match self.renew_now(tenant, admin, id, fence, now) {
-            Ok(renewed) => renewed,
+            Ok(renewed) => Ok(renewed),
             Err(ttl) => {
                 let caller = Caller {
                     tenant: tenant.clone(),
                     admin,
                 };
-                match self
-                    .run_patiently(Command::Renew {
-                        caller,
-                        lease: id,
-                        fence,
-                    })
-                    .await
-                {
-                    Ok(_) => Renewed::Until(ttl),
-                    Err(Failure::Rejected(
-                        Rejection::Fenced { .. } | Rejection::WrongPhase { .. },
-                    )) => Renewed::Fenced,
-                    Err(_) => Renewed::Lost,
-                }
+                let renew = Command::Renew {
+                    caller,
+                    lease: id,
+                    fence,
+                };
+                verdict(self.run_patiently(renew).await, ttl)
             }
         }
     }
@@ -397,5 +411,43 @@ impl Handle {
     /// The audit trail.
     pub fn history(&self) -> &History {
         &self.shared.history
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_core::lease::PhaseName;
+
+    use super::*;
+
+    #[test]
+    fn only_a_lease_that_is_over_is_lost() {
+        let id = LeaseId(7);
+        let given = Fence(2);
+        let check = |answer: Result<Reply, Failure>, expect: Option<Renewed>| {
+            let what = format!("{answer:?}");
+            assert_eq!(verdict(answer, Millis(9)).ok(), expect, "{what}");
+        };
+        let no = |rejection: Rejection| Err(Failure::Rejected(rejection));
+        check(Ok(Reply::Done), Some(Renewed::Until(Millis(9))));
+        check(
+            no(Rejection::NotFound("lease 7".into())),
+            Some(Renewed::Lost),
+        );
+        let how = "it expired";
+        check(no(Rejection::Lost { id, how }), Some(Renewed::Lost));
+        check(no(Rejection::Fenced { id, given }), Some(Renewed::Fenced));
+        let taken = Rejection::WrongPhase {
+            id,
+            phase: PhaseName::Quarantined,
+            wanted: "",
+        };
+        check(no(taken), Some(Renewed::Fenced));
+        // The expiry is in doubt or was not written: after a restart the lease may have a full TTL.
+        check(Err(Failure::Stopping), None);
+        check(Err(Failure::Ledger("I/O error".into())), None);
+        check(Err(Failure::DiskFull), None);
+        check(Err(Failure::Busy { retry: Millis(50) }), None);
+        check(no(Rejection::Invariant("one_owner_per_core")), None);
     }
 }

@@ -19,7 +19,7 @@ mod helper;
 #[path = "reconcile/trees.rs"]
 mod trees;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use evenkeel_core::command::{Command, Observation};
@@ -68,6 +68,7 @@ fn target(lease: u64, holder: &Holder, want: Want) -> Target {
         holder: holder.clone(),
         want,
         caps: BTreeMap::new(),
+        gpus: BTreeSet::new(),
     }
 }
 

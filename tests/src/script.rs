@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use evenkeel_core::command::{Caller, Command, Observation, Rejection, Reply};
-use evenkeel_core::converge::{Order, steps};
+use evenkeel_core::command::{Caller, Command, Rejection, Reply};
+use evenkeel_core::converge::{Order, Target, steps, troubles};
 use evenkeel_core::cpuset::CpuSet;
 use evenkeel_core::event::Event;
 use evenkeel_core::grant::{GpuShare, Vector};
@@ -16,6 +16,7 @@ use evenkeel_core::lease::{Holder, Lease};
 use evenkeel_core::node::{Node, PoolKind, Unavailable};
 use evenkeel_core::settings::Settings;
 use evenkeel_core::unit::{Bytes, Millis, Sms, Time};
+use evenkeeld::reconcile::observation;
 
 use crate::world::hardware::Hardware;
 use crate::world::shell::{Fate, Outcome, Said, Shell, Ticket, Who};
@@ -123,6 +124,8 @@ impl Script {
             "again" => self.again(words),
             "attach" => self.attach(words),
             "open" => self.open(words),
+            "widen" => self.widen(words),
+            "hang" | "answer" => self.device(words),
             "renew" => self.renew(words),
             "ack" => self.acknowledge(words),
             "release" | "revoke" | "clear" => self.end(words),
@@ -178,6 +181,7 @@ impl Script {
             ("grace", &mut self.settings.grace),
             ("kill", &mut self.settings.quarantine_kill),
             ("park", &mut self.settings.park_after),
+            ("drain", &mut self.settings.drain),
             ("remember", &mut self.settings.remember_for),
         ] {
             if let Some(ms) = words.millis(name)? {
@@ -326,31 +330,34 @@ impl Script {
 
     fn look(&mut self) -> Result<(), Mistake> {
         let targets = self.shell.targets(self.now).to_vec();
+        let gpus: Vec<GpuId> = self.node.gpus.iter().map(|g| g.id).collect();
+        let sight = |s: &Self, t: &Target| s.hw.sight(&t.holder, gpus.iter().copied());
         let seen = targets
             .iter()
-            .map(|t| (t.lease, self.hw.observe(&t.holder)))
+            .map(|t| (t.lease, sight(self, t).tree()))
             .collect();
         for step in steps(&self.node, &targets, &seen) {
             self.hw.apply(&step);
             self.say(&format!("  does {}", words::step(&step)));
         }
         for t in targets {
-            let tree = self.hw.tree(&t.holder);
-            let cores = tree.map(|tree| tree.cpus.clone());
-            let command = Command::Observe(Box::new(Observation {
-                lease: t.lease,
-                fence: t.fence,
-                generation: t.generation,
-                gone: tree.is_none(),
-                cores,
-                gpus: self.hw.seen(&t.holder, self.node.gpus.iter().map(|g| g.id)),
-            }));
+            let seen = observation(&self.node, &t, &sight(self, &t), &CpuSet::new());
+            let command = Command::Observe(Box::new(seen));
             let before = self.out.len();
             self.ask(command)?;
             let said = self.out.split_off(before);
             said.lines()
                 .filter(|l| *l != "done")
                 .for_each(|l| self.say(l));
+        }
+        Ok(())
+    }
+
+    /// The device of GPU 0 hangs, or answers again.
+    fn device(&mut self, words: &mut Words) -> Result<(), Mistake> {
+        match words.command() {
+            "hang" => self.hw.silence(GpuId(0)),
+            _ => self.hw.answer(GpuId(0)),
         }
         Ok(())
     }
@@ -371,6 +378,14 @@ impl Script {
                 let _ = write!(line, ", {} {} {}", g.id, free.sms, free.memory);
             }
             self.say(&line);
+            return Ok(());
+        }
+        if what == "troubles" {
+            let state = self.shell.state();
+            let all = state.map(|s| troubles(&s.durable, &s.volatile, self.now));
+            for trouble in all.unwrap_or_default() {
+                self.say(&format!("{}: {}", trouble.name, trouble.text));
+            }
             return Ok(());
         }
         let client = self.client(&what)?;

@@ -2,7 +2,7 @@
 //! has, and reports what was done. The heartbeats themselves are the client library's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_client::{DirectiveKind, GuardEvent, GuardState, LeaseGuard, LossReason, Vector};
 
@@ -10,6 +10,9 @@ use crate::meter::Meter;
 
 /// Time between reports: a window of 0.3 s has several.
 const REPORT_EVERY: Duration = Duration::from_millis(50);
+
+/// A worker that has nothing to report says so this often: it waits, and is not stalled.
+const WAITS_EVERY: Duration = Duration::from_secs(60);
 
 /// What a lease's share means to a worker.
 pub trait Shares {
@@ -51,10 +54,13 @@ pub fn hold(
     stop: &AtomicBool,
 ) -> Result<(), HoldError> {
     let mut directives = 0_u64;
+    let mut reported = Instant::now();
     while !stop.load(Ordering::SeqCst) {
         let event = guard.wait_event(REPORT_EVERY);
         let drained = meter.drain();
-        if !(drained.busy.is_empty() && drained.steps.is_empty()) {
+        let nothing = drained.busy.is_empty() && drained.steps.is_empty();
+        if !nothing || reported.elapsed() >= WAITS_EVERY {
+            reported = Instant::now();
             guard.report(drained.lanes, &drained.busy, &drained.steps);
         }
         match event {

@@ -19,6 +19,8 @@ pub(super) struct Outbox {
     /// With the number of lanes that the worker had then: rates are per lane, and one report has one number.
     intervals: VecDeque<(u32, BusyInterval)>,
     steps: VecDeque<Step>,
+    /// There was nothing to report, and the worker has said so.
+    waits: bool,
 }
 
 /// One report's worth.
@@ -31,7 +33,9 @@ pub(super) struct Batch {
 
 impl Outbox {
     /// Adds to it. Values that are not finite or negative are left out: the daemon would refuse the whole frame.
+    /// With nothing in it, it says that the worker lives and waits for another stage.
     pub(super) fn add(&mut self, lanes: u32, intervals: &[BusyInterval], steps: &[Step]) {
+        self.waits |= lanes > 0 && intervals.is_empty() && steps.is_empty();
         let amount = |x: f64| x.is_finite() && x >= 0.0;
         let counted = || intervals.iter().filter(|i| amount(i.units));
         self.lanes = counted().map(|i| i.lane + 1).fold(lanes, u32::max);
@@ -48,7 +52,7 @@ impl Outbox {
 
     /// Whether there is nothing to send.
     pub(super) fn is_empty(&self) -> bool {
-        self.intervals.is_empty() && self.steps.is_empty()
+        self.intervals.is_empty() && self.steps.is_empty() && !self.waits
     }
 
     /// Takes the oldest, as much as one report may hold and `room` allows.
@@ -66,7 +70,8 @@ impl Outbox {
         } else {
             0
         };
-        if intervals == 0 && steps == 0 {
+        let waits = std::mem::take(&mut self.waits);
+        if intervals == 0 && steps == 0 && !waits {
             return None;
         }
         Some(Batch {
@@ -116,6 +121,23 @@ mod tests {
 
     use super::*;
     use crate::clock::BootTime;
+
+    #[test]
+    fn a_worker_with_nothing_to_report_can_say_so_once() {
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.take(9), None);
+        outbox.add(2, &[], &[]);
+        outbox.add(2, &[], &[]);
+        assert!(!outbox.is_empty());
+        let word = outbox.take(9).map(|b| (b.lanes, b.intervals.len(), b.steps.len()));
+        assert_eq!(word, Some((2, 0, 0)));
+        assert_eq!((outbox.take(9), outbox.is_empty()), (None, true));
+        // Work says it, too.
+        outbox.add(2, &[], &[]);
+        outbox.add(2, &[interval(0, 1, 3.0)], &[]);
+        let word = outbox.take(9).map(|b| b.intervals.len());
+        assert_eq!((word, outbox.take(9)), (Some(1), None));
+    }
 
     fn interval(lane: u32, at_ms: u64, units: f64) -> BusyInterval {
         BusyInterval {

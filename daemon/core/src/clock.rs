@@ -103,12 +103,15 @@ impl LeaseClock {
     pub fn reopen(&self) {
         self.0.fetch_and(!CLOSING, Ordering::AcqRel);
     }
-    /// Moves the deadline by a stall of the daemon: nobody loses time that the daemon lost.
-    pub fn extend(&self, by: Millis) {
+    /// Moves the deadline by a stall of the daemon, to `most` at the latest (one TTL from now): nobody loses time
+    /// that the daemon lost, and who renews before the daemon has noticed its stall does not get it on top.
+    pub fn extend(&self, by: Millis, most: Time) {
         let mut seen = self.0.load(Ordering::Acquire);
         loop {
-            let later = (seen & DEADLINE_MASK)
+            let deadline = seen & DEADLINE_MASK;
+            let later = deadline
                 .saturating_add(by.0)
+                .min(most.0.max(deadline))
                 .min(DEADLINE_MASK);
             let next = seen & !DEADLINE_MASK | later;
             match self
@@ -149,5 +152,19 @@ mod tests {
             "never moves a deadline back"
         );
         assert_eq!(clock.deadline(), Time(400));
+    }
+
+    #[test]
+    fn a_stall_s_credit_ends_one_ttl_from_now() {
+        for (deadline, by, most, expect) in [
+            (100, 50, 1_000, 150),
+            (100, 5_000, 1_000, 1_000),
+            (1_000, 5_000, 1_000, 1_000),
+            (1_200, 5_000, 1_000, 1_200), // never back
+        ] {
+            let clock = LeaseClock::new(Fence(1), Time(deadline));
+            clock.extend(Millis(by), Time(most));
+            assert_eq!(clock.deadline(), Time(expect), "{deadline} by {by}");
+        }
     }
 }

@@ -305,16 +305,15 @@ pub enum Rejection {
         how: &'static str,
     },
     /// The fence is old.
+    // What the fence is now is not told: with it, whoever lost the right could go on with it.
     #[error(
-        "the fence of {id} is {current} now and {given} was given: another process has it, or it is ending"
+        "{given} is not the fence of {id} now: another process has it, or it is ending; stop using its share"
     )]
     Fenced {
         /// The lease.
         id: LeaseId,
         /// What was given.
         given: Fence,
-        /// What it is.
-        current: Fence,
     },
     /// Not possible in this phase.
     #[error("{id} is {}; {wanted}", .phase.as_str())]

@@ -1,6 +1,8 @@
 //! From what should be and what is to what has to be done: steps for the backends, directives for the workers.
 //! Level-triggered: the same difference gives the same steps, however often it is looked at.
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::cpuset::CpuSet;
@@ -10,7 +12,7 @@ use crate::job::ShrinkFallback;
 use crate::lease::{Holder, Lease, Phase};
 use crate::node::Node;
 use crate::state::Durable;
-use crate::unit::{Sms, Time};
+use crate::unit::{Millis, Sms, Time};
 use crate::volatile::Volatile;
 
 /// How hard a quarantined tree is pushed.
@@ -50,6 +52,9 @@ pub struct Target {
     pub want: Want,
     /// SM caps by GPU.
     pub caps: BTreeMap<GpuId, Sms>,
+    /// GPUs that the pool counts a share of for the lease, wanted or not: the tree is gone only when each of them has
+    /// answered and does not list it.
+    pub gpus: BTreeSet<GpuId>,
 }
 
 /// Everything that should be.
@@ -76,6 +81,7 @@ pub fn target_of(d: &Durable, v: &Volatile, now: Time, l: &Lease) -> Option<Targ
         holder,
         want,
         caps,
+        gpus: l.counted().gpus.into_keys().collect(),
     })
 }
 
@@ -274,4 +280,84 @@ fn resize_order(d: &Durable, v: &Volatile, now: Time, lease: &Lease) -> Order {
             batch,
         }
     }
+}
+
+/// Something about a lease that a person should know. Nothing is done about it here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// What it is, in snake case.
+    pub name: &'static str,
+    /// The lease.
+    pub lease: LeaseId,
+    /// What is wrong, and what can be done.
+    pub text: String,
+}
+
+/// What is wrong with leases now. Looks only at those that could have a trouble.
+pub fn troubles(d: &Durable, v: &Volatile, now: Time) -> Vec<Trouble> {
+    let overdue = v.draining.iter().filter_map(|(id, since)| {
+        let lease = late(d, v.settings.drain, *id, *since, now)?;
+        let text = format!(
+            "{id} was given back more than {} s ago and its process {} still has {}, which stays counted; end the process, or \
+             revoke the lease",
+            v.settings.drain.0 / 1000,
+            lease.phase.holder()?.pid,
+            what_is_left(lease),
+        );
+        Some(trouble("drain_overdue", *id, text))
+    });
+    let silent = v.heard.iter().filter_map(|(id, at)| {
+        let lease = late(d, v.settings.worker_stall, *id, *at, now)?;
+        let Ask::Stage(member) = lease.ask else {
+            return None;
+        };
+        let job = d.jobs().get(&member.job)?;
+        let text = format!(
+            "{} of stage {} of job {} ({id}) has reported nothing for more than {} s, not even that it waits; look at \
+             process {}",
+            member.worker,
+            job.spec.stages.get(usize::from(member.stage.0))?.name,
+            job.spec.name,
+            v.settings.worker_stall.0 / 1000,
+            lease.phase.holder()?.pid,
+        );
+        Some(trouble("worker_stalled", *id, text))
+    });
+    let wide = v.wide.iter().filter_map(|(id, (gpu, seen))| {
+        let lease = d.leases().get(id)?;
+        let share = lease.target.gpus.get(gpu).copied().unwrap_or_default();
+        let text = format!(
+            "process {} of {id} can use {} and {} of {gpu}, and was given {} and {}: its limits do not hold; restart \
+             it with the lease's environment, or revoke the lease",
+            lease.phase.holder()?.pid,
+            seen.cap,
+            seen.memory,
+            share.cap,
+            share.memory,
+        );
+        Some(trouble("limits_exceeded", *id, text))
+    });
+    overdue.chain(silent).chain(wide).collect()
+}
+
+const fn trouble(name: &'static str, lease: LeaseId, text: String) -> Trouble {
+    Trouble { name, lease, text }
+}
+
+/// The lease, if the limit has passed since.
+fn late(d: &Durable, limit: Millis, id: LeaseId, since: Time, now: Time) -> Option<&Lease> {
+    (since.after(limit) <= now).then(|| d.leases().get(&id))?
+}
+
+/// What a lease that drains still counts, for a person.
+fn what_is_left(lease: &Lease) -> String {
+    let counted = lease.counted();
+    let mut all: Vec<String> = Vec::new();
+    if !counted.cores.is_empty() {
+        all.push(format!("cores {}", counted.cores));
+    }
+    for (gpu, share) in &counted.gpus {
+        all.push(format!("{} and {} of {gpu}", share.guarantee, share.memory));
+    }
+    all.join(", ")
 }

@@ -60,6 +60,11 @@ pub enum Event {
         /// The lease.
         id: LeaseId,
     },
+    /// The worker's GPU contexts were seen with more than the lease counts: from here on nothing is taken for granted.
+    LeaseUnverified {
+        /// The lease.
+        id: LeaseId,
+    },
     /// The lease is to have something else.
     LeaseRetargeted {
         /// The lease.
@@ -197,6 +202,7 @@ impl Event {
             Self::LeaseAttached { .. } => "lease_attached",
             Self::LeaseActivated { .. } => "lease_activated",
             Self::LeaseVerified { .. } => "lease_verified",
+            Self::LeaseUnverified { .. } => "lease_unverified",
             Self::LeaseRetargeted { .. } => "lease_retargeted",
             Self::LeaseHeld { .. } => "lease_held",
             Self::LeaseDraining { .. } => "lease_draining",
@@ -223,6 +229,7 @@ impl Event {
             Self::LeaseAttached { id, .. }
             | Self::LeaseActivated { id }
             | Self::LeaseVerified { id }
+            | Self::LeaseUnverified { id }
             | Self::LeaseRetargeted { id, .. }
             | Self::LeaseHeld { id, .. }
             | Self::LeaseDraining { id, .. }

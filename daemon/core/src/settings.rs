@@ -17,13 +17,19 @@ pub struct Settings {
     pub kill_after_term: Millis,
     /// An admitted job without any live lease for so long gives its quotas back.
     pub park_after: Millis,
+    /// A lease that was given back and whose processes keep their GPU contexts for so long is a trouble that is told;
+    /// its share stays counted, and nobody is killed for it.
+    pub drain: Millis,
+    /// A worker that has reported progress and then nothing for so long is a trouble that is told.
+    pub worker_stall: Millis,
     /// Answers of ended requests are remembered for so long at most.
     pub remember_for: Millis,
     /// And so many of each tenant at most: the newest.
     pub remember_ends: u32,
     /// A wake-up later than this was the daemon's stall, not the holders': deadlines move by it.
     pub stall: Millis,
-    /// A lease that nobody renewed over restarts of the daemon lives so many TTLs at most.
+    /// A lease that nobody renewed over restarts of the daemon lives so many TTLs at most, of the time in which the
+    /// daemon ran.
     pub unrenewed_ttls: u64,
     /// Live leases, the queue among them.
     pub leases_max: u32,
@@ -47,6 +53,8 @@ impl Default for Settings {
             quarantine_kill: Millis::secs(30),
             kill_after_term: Millis::secs(10),
             park_after: Millis::secs(600),
+            drain: Millis::secs(60),
+            worker_stall: Millis::secs(600),
             remember_for: Millis::secs(24 * 3600),
             remember_ends: 100_000,
             stall: Millis::secs(2),

@@ -41,7 +41,7 @@ pub struct Step {
 
 /// Decides a batch. Durable state is changed at once and can be taken back with [`Step::undo`].
 pub fn step(state: &mut State, now: Time, batch: &[Command]) -> Step {
-    state.volatile.credit_stall(now);
+    state.volatile.credit_stall(&state.durable, now);
     state.volatile.began(now);
     let mark = state.durable.mark();
     let mut step = Step {
@@ -105,7 +105,7 @@ fn put_back(state: &mut State, events: Vec<Event>) {
 impl Step {
     /// The transaction failed: nothing has happened.
     pub fn undo(self, state: &mut State, now: Time) {
-        state.volatile.credit_stall(now);
+        state.volatile.credit_stall(&state.durable, now);
         state.durable.undo_to(self.mark);
         state.volatile.reopen(now, 0);
         state.volatile.fits.clear();
@@ -114,7 +114,7 @@ impl Step {
 
     /// The transaction is durable: timers follow, answers become true. The events come back for whoever publishes.
     pub fn settle(self, state: &mut State, now: Time) -> Settled {
-        state.volatile.credit_stall(now);
+        state.volatile.credit_stall(&state.durable, now);
         state.durable.commit();
         state.volatile.settle(&state.durable, now, &self.events);
         let answers = self

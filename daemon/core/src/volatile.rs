@@ -7,9 +7,10 @@ use alloc::string::String;
 
 use crate::balance::{Free, StayReason, Watch};
 use crate::clock::LeaseClock;
+use crate::command::Seen;
 use crate::event::Event;
 use crate::grant::Ask;
-use crate::id::{Fence, Generation, JobId, LeaseId, Name, RequestId};
+use crate::id::{Fence, Generation, GpuId, JobId, LeaseId, Name, RequestId};
 use crate::lease::{Lease, Phase};
 use crate::settings::Settings;
 use crate::state::{Durable, Effect};
@@ -62,15 +63,39 @@ pub struct Volatile {
     pub unrenewed: BTreeMap<LeaseId, Time>,
     /// Leases that were there at the last start, and have not been renewed since.
     restarted: BTreeSet<LeaseId>,
+    /// Since when a lease that was given back has been draining, in this life of the daemon.
+    pub draining: BTreeMap<LeaseId, Time>,
+    /// When a worker that has reported progress was last heard of.
+    pub heard: BTreeMap<LeaseId, Time>,
+    /// Leases whose contexts were seen with more than they are to have.
+    pub wide: BTreeMap<LeaseId, (GpuId, Seen)>,
+    /// How long this life of the daemon stood still, as far as that was credited.
+    stalled: Millis,
     /// Clocks closed by the step that is not settled yet.
     closed: Vec<LeaseId>,
     /// The wake-up that the last step asked for.
     expected: Option<Time>,
 }
 
+/// Since when leases have not been renewed, as if the daemon had never been down. `noted`: as the last life noted it;
+/// `alive`: up to when it noted that it lived. Nobody can renew with a daemon that is not there, so that time is the
+/// daemon's: without this, a downtime of a few TTLs would end every lease at the start.
+pub fn without_downtime(
+    noted: &BTreeMap<LeaseId, Time>,
+    alive: Option<Time>,
+    now: Time,
+) -> BTreeMap<LeaseId, Time> {
+    let moved = |(id, since): (&LeaseId, &Time)| {
+        let unheard = alive.map_or(Millis(0), |at| at.since(*since));
+        (*id, Time(now.0.saturating_sub(unheard.0)))
+    };
+    noted.iter().map(moved).collect()
+}
+
 impl Volatile {
-    /// After a start: every live lease gets one full TTL from `now`; one that nobody has renewed over several
-    /// restarts gets no more than `unrenewed_ttls` TTLs in all (`unrenewed` says since when).
+    /// After a start: every live lease gets one full TTL from `now`; one that nobody has renewed while several lives
+    /// of the daemon could have heard it gets no more than `unrenewed_ttls` TTLs in all. `unrenewed` says since when,
+    /// moved by the times in which nobody could be heard: see [`without_downtime`].
     pub fn start(
         d: &Durable,
         settings: Settings,
@@ -82,15 +107,21 @@ impl Volatile {
             unrenewed,
             ..Self::default()
         };
+        v.unrenewed.retain(|id, _| d.leases().contains_key(id));
         for lease in d.leases().values() {
-            let since = *v.unrenewed.entry(lease.id).or_insert(now);
-            let last = since.after(Millis(lease.ttl.0.saturating_mul(settings.unrenewed_ttls)));
-            let deadline = now.after(lease.ttl).min(last);
+            let mut deadline = now.after(lease.ttl);
+            if lease.phase.is_usable() || lease.phase == Phase::Queued {
+                let since = *v.unrenewed.entry(lease.id).or_insert(now);
+                let ttls = Millis(lease.ttl.0.saturating_mul(settings.unrenewed_ttls));
+                deadline = deadline.min(since.after(ttls));
+                v.restarted.insert(lease.id);
+            }
             v.start_clock(lease, deadline);
-            v.restarted.insert(lease.id);
             v.members.extend(member(lease));
-            if matches!(lease.phase, Phase::Quarantined { .. }) {
-                v.quarantined.insert(lease.id, now);
+            match lease.phase {
+                Phase::Quarantined { .. } => drop(v.quarantined.insert(lease.id, now)),
+                Phase::Draining(_) => drop(v.draining.insert(lease.id, now)),
+                _ => {}
             }
             if lease.held != lease.target {
                 v.moving.insert(lease.id, now);
@@ -173,13 +204,22 @@ impl Volatile {
 
     /// If the daemon itself was late by more than the limit, everyone's deadline moves by that much. Asked at the
     /// beginning and the end of each step, whatever woke the daemon. Returns the stall.
-    pub fn credit_stall(&mut self, now: Time) -> Millis {
+    pub fn credit_stall(&mut self, d: &Durable, now: Time) -> Millis {
         let late = self.expected.take().map_or(Millis(0), |at| now.since(at));
         if late < self.settings.stall {
             return Millis(0);
         }
-        self.clocks.values().for_each(|c| c.extend(late));
+        for (id, clock) in &self.clocks {
+            let ttl = d.leases().get(id).map_or(self.settings.ttl, |l| l.ttl);
+            clock.extend(late, now.after(ttl));
+        }
+        self.stalled += late;
         late
+    }
+    /// Up to when this life of the daemon counts against leases that were there at its start and are not renewed:
+    /// its stalls do not. None if there are no such leases. To be noted within a second or so.
+    pub fn alive(&self, now: Time) -> Option<Time> {
+        (!self.restarted.is_empty()).then(|| Time(now.0.saturating_sub(self.stalled.0)))
     }
 
     /// A step has begun: its end is expected at once.
@@ -234,6 +274,11 @@ impl Volatile {
             match event {
                 Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => {
                     self.start_clock(lease, now.after(lease.ttl));
+                    if self.restarted.contains(&lease.id)
+                        && let Some(clock) = self.clocks.get(&lease.id)
+                    {
+                        clock.renew(lease.fence, clock.deadline()); // its time counts from the grant
+                    }
                     self.busy(d, lease.id);
                 }
                 Event::LeaseAttached { id, fence, .. } => {
@@ -246,17 +291,20 @@ impl Volatile {
                         self.acknowledged.insert(*id, lease.generation);
                     }
                 }
-                Event::LeaseDraining { id, fence } => self.new_fence(d, *id, *fence, now),
+                Event::LeaseDraining { id, fence } => {
+                    self.new_fence(d, *id, *fence, now);
+                    self.draining.insert(*id, now);
+                }
                 Event::LeaseQuarantined { id, fence, .. } => {
                     self.new_fence(d, *id, *fence, now);
+                    self.draining.remove(id);
                     self.quarantined.insert(*id, now);
                 }
-                Event::LeaseRetargeted { id, .. } | Event::LeaseHeld { id, .. } => {
-                    match d.leases().get(id) {
-                        Some(l) if l.held != l.target => self.moving.entry(*id).or_insert(now),
-                        _ => &mut self.moving.remove(id).unwrap_or_default(),
-                    };
+                Event::LeaseRetargeted { id, .. } => {
+                    self.moving.remove(id); // a new target has its own time
+                    self.moves(d, *id, now);
                 }
+                Event::LeaseHeld { id, .. } => self.moves(d, *id, now),
                 Event::LeaseEnded { id, .. } => self.forget(d, *id, now),
                 Event::JobAdmitted { id, .. } => {
                     if let Some(job) = d.jobs().get(id) {
@@ -300,6 +348,20 @@ impl Volatile {
             None => {}
         }
     }
+    fn moves(&mut self, d: &Durable, id: LeaseId, now: Time) {
+        match d.leases().get(&id) {
+            Some(l) if l.held != l.target => self.moving.entry(id).or_insert(now),
+            _ => &mut self.moving.remove(&id).unwrap_or_default(),
+        };
+    }
+    /// A worker has reported: work or steps, or nothing (then it lives and waits for another stage).
+    pub fn reported(&mut self, id: LeaseId, progress: bool, now: Time) {
+        match self.heard.get_mut(&id) {
+            Some(at) => *at = now,
+            None if progress => drop(self.heard.insert(id, now)),
+            None => {}
+        }
+    }
     fn busy(&mut self, d: &Durable, id: LeaseId) {
         if let Some(lease) = d.leases().get(&id)
             && let Ask::Stage(of) = &lease.ask
@@ -318,6 +380,8 @@ impl Volatile {
             self.due.insert((deadline.after(self.grace(lease)), id));
         }
         self.acknowledged.remove(&id);
+        self.heard.remove(&id);
+        self.wide.remove(&id);
         // Another process may hold it from here: its steps start anew.
         if let Ask::Stage(member) = lease.ask
             && let Some(watch) = self.watches.get_mut(&member.job)
@@ -330,6 +394,9 @@ impl Volatile {
         self.quarantined.remove(&id);
         self.acknowledged.remove(&id);
         self.moving.remove(&id);
+        self.draining.remove(&id);
+        self.heard.remove(&id);
+        self.wide.remove(&id);
         self.unrenewed.remove(&id);
         self.restarted.remove(&id);
         if let Some(key) = d.ended_key(id) {

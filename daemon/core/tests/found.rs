@@ -19,6 +19,11 @@ use evenkeel_core::step::{State, step};
 use evenkeel_core::unit::{Bytes, Millis, Sms, Time};
 use evenkeel_core::volatile::Volatile;
 
+#[path = "found/lives.rs"]
+mod lives;
+#[path = "found/shares.rs"]
+mod shares;
+
 const TTL: Millis = Millis(30_000);
 
 fn name(s: &str) -> Name {

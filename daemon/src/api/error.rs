@@ -36,6 +36,19 @@ pub(super) fn status(failure: Failure, caller: &Caller) -> Status {
     }
 }
 
+/// A renewal of which nobody can say what became: to be tried again, whatever the failure was.
+pub(super) fn undecided(failure: Failure, caller: &Caller) -> Status {
+    let told = status(failure, caller);
+    if told.code() == Code::Unavailable {
+        return told;
+    }
+    let message = format!(
+        "whether the lease is renewed cannot be said now; renew it again ({})",
+        told.message()
+    );
+    plain(Code::Unavailable, "UNDECIDED", &message)
+}
+
 fn rejected(rejection: Rejection, caller: &Caller) -> Status {
     let rejection = redacted(rejection, caller);
     let reason = rejection.reason();
@@ -112,12 +125,9 @@ fn metadata(rejection: &Rejection) -> HashMap<String, String> {
             put("what", (*what).into());
             put("limit", limit.to_string());
         }
-        Rejection::Fenced {
-            id, given, current, ..
-        } => {
+        Rejection::Fenced { id, given } => {
             put("lease_id", id.0.to_string());
             put("given", given.0.to_string());
-            put("current", current.0.to_string());
         }
         Rejection::Lost { id, .. } => put("lease_id", id.0.to_string()),
         Rejection::WrongPhase { id, phase, .. } => {

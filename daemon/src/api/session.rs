@@ -137,7 +137,7 @@ impl Session {
         check_renewals(frame.renew.len())?;
         let empty = frame.reports.is_empty() && frame.acknowledgements.is_empty();
         if !frame.renew.is_empty() || empty {
-            let renewals = renew(&self.ctx, &self.peer.caller, &frame.renew).await;
+            let renewals = renew(&self.ctx, &self.peer.caller, &frame.renew).await?;
             self.renewals.increment(renewals.len() as u64);
             let fresh = frame.renew != self.last && self.meet(&frame.renew, &renewals)?;
             // A frame that did not go through in full is looked at again when it comes again.

@@ -234,6 +234,12 @@ impl Config {
             1_000,
             168 * HOUR,
         );
+        for (key, value) in [
+            ("leases.drain_ms", leases.drain_ms),
+            ("leases.worker_stall_ms", leases.worker_stall_ms),
+        ] {
+            check.range(key, value, 1_000, 168 * HOUR);
+        }
         check.range(
             "leases.remember_for_ms",
             leases.remember_for_ms,

@@ -67,6 +67,8 @@ impl Default for LeasesConfig {
             quarantine_kill_ms: core.quarantine_kill.0,
             kill_after_term_ms: core.kill_after_term.0,
             park_after_ms: core.park_after.0,
+            drain_ms: core.drain.0,
+            worker_stall_ms: core.worker_stall.0,
             remember_for_ms: core.remember_for.0,
             remember_ends: core.remember_ends,
             stall_ms: core.stall.0,

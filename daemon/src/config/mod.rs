@@ -196,6 +196,10 @@ pub struct LeasesConfig {
     pub kill_after_term_ms: u64,
     /// An admitted job without a live lease for so long gives its quotas back.
     pub park_after_ms: u64,
+    /// A lease that was given back and is still in use after so long is told as a trouble.
+    pub drain_ms: u64,
+    /// A worker that has reported progress and then nothing for so long is told as a trouble.
+    pub worker_stall_ms: u64,
     /// Answers of ended requests are remembered for so long.
     pub remember_for_ms: u64,
     /// And so many of each tenant at most.
@@ -304,6 +308,8 @@ impl Config {
             quarantine_kill: Millis(leases.quarantine_kill_ms),
             kill_after_term: Millis(leases.kill_after_term_ms),
             park_after: Millis(leases.park_after_ms),
+            drain: Millis(leases.drain_ms),
+            worker_stall: Millis(leases.worker_stall_ms),
             remember_for: Millis(leases.remember_for_ms),
             remember_ends: leases.remember_ends,
             stall: Millis(leases.stall_ms),

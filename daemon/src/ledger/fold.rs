@@ -135,6 +135,7 @@ impl<'a> Touched<'a> {
             Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => self.enter(lease),
             Event::LeaseActivated { id }
             | Event::LeaseVerified { id }
+            | Event::LeaseUnverified { id }
             | Event::LeaseQuarantined { id, .. } => drop(self.leases.insert(*id)),
             Event::LeaseAttached { id, .. }
             | Event::LeaseRetargeted { id, .. }

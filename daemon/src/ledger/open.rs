@@ -45,6 +45,8 @@ pub struct Loaded {
     pub parts: Parts,
     /// Leases that nobody has renewed since an earlier start, and since when (BOOTTIME of the boot in `boot_id`).
     pub unrenewed: BTreeMap<LeaseId, Time>,
+    /// Up to when the last life counts against those (BOOTTIME); none: not noted.
+    pub alive: Option<Time>,
     /// The boot that the ledger was last written in; none: it is new.
     pub boot_id: Option<String>,
     /// How often a daemon has started on this ledger, this start included.
@@ -70,6 +72,7 @@ pub async fn open(config: Config) -> Result<Opened, OpenError> {
     let loaded = Loaded {
         parts,
         unrenewed: rows.tables.unrenewed,
+        alive: rows.tables.alive,
         boot_id: rows.boot_id,
         epoch,
         batches: rows.tables.batch,

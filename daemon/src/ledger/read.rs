@@ -178,8 +178,10 @@ async fn numbers(conn: &mut SqliteConnection, rows: &mut Rows) -> Result<(), Ope
     )
     .await?;
     each(conn, "meta", "key, value", |c| {
-        if c.get::<String>()? == "boot_id" {
-            rows.boot_id = Some(c.get()?);
+        match c.get::<String>()?.as_str() {
+            "boot_id" => rows.boot_id = Some(c.get()?),
+            "alive_ms" => rows.tables.alive = Some(Time(c.get::<String>()?.parse()?)),
+            _ => {}
         }
         Ok(())
     })

@@ -31,6 +31,8 @@ pub struct Tables {
     pub leases: BTreeMap<LeaseId, LeaseRow>,
     /// `lease.unrenewed_since_ms`
     pub unrenewed: BTreeMap<LeaseId, Time>,
+    /// `meta.alive_ms`
+    pub alive: Option<Time>,
     /// `core_owner`
     pub core_owners: BTreeMap<u32, CoreOwnerRow>,
     /// `lease_gpu`
@@ -81,6 +83,7 @@ impl Default for Tables {
             unavailable: BTreeMap::new(),
             leases: BTreeMap::new(),
             unrenewed: BTreeMap::new(),
+            alive: None,
             core_owners: BTreeMap::new(),
             lease_gpus: BTreeMap::new(),
             jobs: BTreeMap::new(),

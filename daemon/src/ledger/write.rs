@@ -115,6 +115,18 @@ impl Ledger {
         self.aside(encoded).await
     }
 
+    /// Notes up to when (BOOTTIME, its stalls taken off) this life of the daemon counts against leases that are not
+    /// renewed. Not part of a batch: noted each second while there are such leases.
+    pub async fn set_alive(&mut self, alive: Time) -> Result<(), CommitError> {
+        let mut encoded = Encoded::new();
+        encoded.sql.push_str(
+            "INSERT INTO meta (key, value) VALUES ('alive_ms', ?)
+            ON CONFLICT DO UPDATE SET value = excluded.value;\n",
+        );
+        encoded.args.push(alive.0.to_string());
+        self.aside(encoded).await
+    }
+
     /// Notes the boot that the ledger's times belong to. Call it after what a reboot ended was committed.
     pub async fn set_boot_id(&mut self, boot_id: &str) -> Result<(), CommitError> {
         let mut encoded = Encoded::new();

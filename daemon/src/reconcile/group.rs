@@ -49,6 +49,8 @@ fn root(target: &Target) -> (u32, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use evenkeel_core::id::{Fence, Generation, LeaseId};
     use evenkeel_core::lease::Holder;
 
@@ -66,6 +68,7 @@ mod tests {
             },
             want,
             caps: BTreeMap::new(),
+            gpus: BTreeSet::new(),
         }
     }
 

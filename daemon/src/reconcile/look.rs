@@ -193,17 +193,18 @@ fn trees(view: &View) -> BTreeMap<LeaseId, Tree> {
     view.trees.iter().map(tree).collect()
 }
 
-/// What was seen, in the core's words. `others`: CPUs that the same tree has through other leases.
-pub(super) fn observation(
+/// What was seen, in the core's words. `others`: CPUs that the same tree has through other leases. Pure: the simulated
+/// world says with it what it sees, too.
+pub fn observation(
     node: &Node,
     target: &Target,
     sight: &Sight,
     others: &CpuSet,
 ) -> Observation {
-    // Gone is a proof: nobody is left, it was looked everywhere, and every GPU that the lease has a share of has
-    // answered and does not list the tree.
+    // Gone is a proof: nobody is left, it was looked everywhere, and every GPU that a share is counted of for the lease
+    // (also one that it is to have no more) has answered and does not list the tree.
     let off_gpus =
-        sight.clients.is_empty() && target.caps.keys().all(|gpu| sight.seen.contains_key(gpu));
+        sight.clients.is_empty() && target.gpus.iter().all(|gpu| sight.seen.contains_key(gpu));
     let gone = sight.processes.is_empty() && sight.thorough && off_gpus;
     let looked = !sight.processes.is_empty() && !sight.spread.is_empty();
     Observation {

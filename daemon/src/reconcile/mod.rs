@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
-pub use look::Looker;
+pub use look::{Looker, observation};
 
 /// Between two looks at least: a burst of commits is one look.
 const BREATH: Duration = Duration::from_millis(5);

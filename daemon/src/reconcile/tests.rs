@@ -1,6 +1,6 @@
 //! Tests of what a look is told as, on made-up sights. Real processes are in `tests/reconcile`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_core::command::Seen;
 use evenkeel_core::converge::{Client, Want};
@@ -8,7 +8,6 @@ use evenkeel_core::cpuset::CpuSet;
 use evenkeel_core::id::{Fence, Generation, GpuId, LeaseId};
 use evenkeel_core::lease::Holder;
 use evenkeel_core::node::{Core, PoolKind};
-use evenkeel_core::unit::Sms;
 
 use super::look::observation;
 use super::*;
@@ -45,6 +44,7 @@ fn target(want: Want) -> Target {
         },
         want,
         caps: BTreeMap::new(),
+        gpus: BTreeSet::new(),
     }
 }
 
@@ -110,8 +110,9 @@ fn gone_takes_a_proof() {
         thorough: true,
         ..Sight::default()
     };
+    // Given back: nothing of it is a cap any more, and its share of the GPU is still counted.
     let mut share = target(Want::Shared);
-    share.caps.insert(GPU, Sms(2));
+    share.gpus.insert(GPU);
     let gone = |target: &Target, sight: &Sight| {
         let seen = observation(&node("0"), target, sight, &CpuSet::new());
         assert_eq!(seen.cores, None);

@@ -190,8 +190,9 @@ impl World {
                     fence,
                 }],
             },
-            PhaseName::Active if lease.enforced => match self.rng.below(3) {
+            PhaseName::Active if lease.enforced => match self.rng.below(4) {
                 0 => vec![Event::LeaseVerified { id }],
+                3 => vec![Event::LeaseUnverified { id }],
                 1 => vec![Event::LeaseDraining { id, fence }],
                 _ => vec![Event::LeaseQuarantined {
                     id,

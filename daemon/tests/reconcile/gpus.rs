@@ -96,6 +96,7 @@ impl Drop for Device {
 fn with_share(lease: u64, tree: &Tree, want: Want) -> Target {
     let mut target = target(lease, &tree.holder, want);
     target.caps.insert(GPU, Sms(66));
+    target.gpus.insert(GPU);
     target
 }
 
@@ -251,11 +252,24 @@ fn a_device_that_dies_is_started_again_where_the_daemon_is_to_start_it() {
 
 #[test]
 fn a_device_that_hangs_proves_nothing_and_stops_nobody() {
+    hangs_while_the_worker_ends(bound());
+}
+
+#[test]
+fn a_lease_that_was_given_back_is_gone_when_its_gpu_says_so() {
+    hangs_while_the_worker_ends(Want::Shared);
+}
+
+fn hangs_while_the_worker_ends(want: Want) {
     let device = Device::start();
     let node = device.node();
     let mut looker = device.looker(GpuMode::Enforce);
     let mut worker = device.worker(25);
-    let wanted = targets(&node, vec![with_share(7, &worker, bound())]);
+    let mut target = with_share(7, &worker, want);
+    if target.want == Want::Shared {
+        target.caps.clear(); // it is to have nothing; its share is counted all the same
+    }
+    let wanted = targets(&node, vec![target]);
     look(&mut looker, &wanted);
     device.signal(Signal::SIGSTOP);
     worker.end_root();

@@ -129,6 +129,16 @@ impl Script {
         }
         Ok(())
     }
+    /// Its contexts take so many SMs for themselves; or, without a number, what they were given.
+    pub(super) fn widen(&mut self, words: &mut Words) -> Result<(), Mistake> {
+        let client = self.client(&words.next()?)?.clone();
+        let wide = words.number("sms")?.map(|n| Sms(n as u32));
+        let tree = client.holder.as_ref().and_then(|h| self.hw.tree_mut(h));
+        for c in tree.into_iter().flat_map(|t| &mut t.contexts) {
+            c.wide = wide;
+        }
+        Ok(())
+    }
     pub(super) fn renew(&mut self, words: &mut Words) -> Result<(), Mistake> {
         let client = self.client(&words.next()?)?.clone();
         let fence = words.number("fence")?.map_or(client.fence, Fence);

@@ -45,6 +45,10 @@ impl Words {
         let own = self.at.checked_sub(2).and_then(|i| self.plain.get(i));
         own.map_or("", String::as_str)
     }
+    /// The command's own word, for one that takes no other.
+    pub(super) fn command(&self) -> &str {
+        self.plain.first().map_or("", String::as_str)
+    }
     /// Whether this plain word is among the rest.
     pub(super) fn flag(&mut self, word: &str) -> bool {
         let at = self.plain.iter().skip(self.at).position(|w| w == word);

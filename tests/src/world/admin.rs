@@ -37,7 +37,7 @@ impl World {
         let dead = |l: &&&Lease| {
             let holder = l.phase.holder();
             matches!(l.phase, Phase::Quarantined { .. } | Phase::Draining(_))
-                && holder.is_some_and(|h| self.hw.tree(h).is_none())
+                && holder.is_some_and(|h| self.hw.tree(h).is_none() && self.hw.left_of(h) == 0)
         };
         let dead: Option<LeaseId> = live.iter().find(dead).map(|l| l.id);
         match self.chance.below(4) {
@@ -184,6 +184,20 @@ impl World {
             self.discover(node, lost);
         }
         self.again(Happening::Change);
+    }
+    /// A device hangs for a while.
+    pub(super) fn silence(&mut self) {
+        let gpus = self.node.gpus.len() as u64;
+        if gpus > 0 {
+            let gpu = self.node.gpus[self.chance.below(gpus) as usize].id;
+            self.hw.silence(gpu);
+            let after = self.chance.range(500, 40_000);
+            self.at(after, Happening::Answer(gpu));
+            self.counts.add("fault", "a device hangs");
+            self.trace
+                .line(self.now, format_args!("{gpu} hangs for {after} ms"));
+        }
+        self.again(Happening::Silence);
     }
     /// A tenant of this world.
     pub(super) fn any_tenant(&mut self) -> Name {

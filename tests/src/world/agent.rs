@@ -283,6 +283,9 @@ impl Agent {
                 return;
             }
             self.open_contexts(turn, &holder);
+            if turn.chance(&mut self.rng, w.widen) {
+                widen(turn, &holder);
+            }
         }
         if turn.chance(&mut self.rng, w.vanish) {
             return self.vanish(turn);
@@ -529,7 +532,18 @@ impl Agent {
             tree.contexts.retain(|c| target.gpus.contains_key(&c.gpu));
             for c in &mut tree.contexts {
                 c.share = target.gpus.get(&c.gpu).copied().unwrap_or_default();
+                c.wide = None;
             }
         }
+    }
+}
+
+/// Contexts take all that their GPU's backend could enforce.
+fn widen(turn: &mut Turn<'_>, holder: &Holder) {
+    let gpus = &turn.swarm.node.gpus;
+    let tree = turn.hw.tree_mut(holder);
+    for c in tree.into_iter().flat_map(|t| &mut t.contexts) {
+        let gpu = gpus.iter().find(|g| g.id == c.gpu);
+        c.wide = gpu.and_then(|g| g.enforceable.last().copied());
     }
 }

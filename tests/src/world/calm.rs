@@ -31,6 +31,7 @@ impl World {
                     | Happening::Stall
                     | Happening::Admin
                     | Happening::Change
+                    | Happening::Silence
                     | Happening::Mischief
             )
         });

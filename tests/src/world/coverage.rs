@@ -3,7 +3,7 @@ use super::shell::Fate;
 use super::trace::Counts;
 
 /// Every kind of event.
-pub const EVENTS: [&str; 25] = [
+pub const EVENTS: [&str; 26] = [
     "node_installed",
     "unavailable_changed",
     "node_drained",
@@ -12,6 +12,7 @@ pub const EVENTS: [&str; 25] = [
     "lease_attached",
     "lease_activated",
     "lease_verified",
+    "lease_unverified",
     "lease_retargeted",
     "lease_held",
     "lease_draining",
@@ -59,7 +60,9 @@ pub fn missing(counts: &Counts) -> Vec<String> {
         ("crash", "with a restart of the machine"),
         ("handle", "renewed"),
         ("handle", "closing"),
+        ("handle", "stopped while closing"),
         ("fault", "stall"),
+        ("fault", "a device hangs"),
     ];
     let all = events.chain(refusals).chain(fates).chain(rest);
     all.filter(|(kind, name)| counts.get(kind, name) == 0)

@@ -5,13 +5,14 @@ use evenkeel_core::event::Event;
 use evenkeel_core::invariant::Violation;
 use evenkeel_core::state::Durable;
 use evenkeel_core::unit::Millis;
+use evenkeeld::handle::{Failure, Renewed, verdict};
 use evenkeeld::ledger::load;
 
 use super::agent::{Call, What};
 use super::planted::Planted;
 use super::shell::{Fate, Landed, Outcome, Said, Ticket, Who};
-use super::truth::{Truth, Verdict, sound};
-use super::{Happening, Kind, World, queueing};
+use super::truth::{Truth, Verdict, broken, sound};
+use super::{Happening, Kind, World, queueing, reality};
 
 /// Commits between two comparisons of memory, tables and fold.
 const COMPARE_EVERY: u64 = 16;
@@ -84,6 +85,7 @@ impl World {
         if self.shell.is_up() && self.now >= self.stalled_until {
             let by = self.fates.range(500, 40_000);
             self.stalled_until = self.now + by;
+            self.truth.stood_still(Millis(by));
             self.counts.add("fault", "stall");
             self.trace.line(
                 self.now,
@@ -244,9 +246,12 @@ impl World {
         if eventful {
             self.counts.add("commit", fate.name());
         }
+        let waiting = self.shell.renewals();
         match self.shell.finish(now, fate)? {
             Outcome::Settled(landed, said) => {
                 self.landed(landed)?;
+                self.deadlines_are_near()?;
+                reality::what_is_seen_is_counted(&self.truth.fold, &said)?;
                 if said
                     .iter()
                     .any(|(t, _)| matches!(t.command, Command::Rebooted))
@@ -287,6 +292,13 @@ impl World {
             Outcome::Crashed(landed) => {
                 if let Some(landed) = landed {
                     self.landed(landed)?;
+                }
+                // In doubt it exits; killed, it says nothing any more.
+                if matches!(fate, Fate::DoubtLost | Fate::DoubtKept) {
+                    waiting.into_iter().try_for_each(|t| {
+                        self.counts.add("handle", "stopped while closing");
+                        self.renewal(t, Err(Failure::Stopping))
+                    })?;
                 }
                 self.crash(fate.name());
             }
@@ -337,9 +349,55 @@ impl World {
         if let Said::Answer(answer) = &said {
             let name = answer.as_ref().map_or_else(Rejection::reason, |_| "ok");
             self.counts.add("answer", name);
+            if let (Err(Rejection::Invariant(name)), None) = (answer, self.swarm.planted) {
+                let why = format!("{:?} would have broken {name}", ticket.command);
+                return broken("no_command_raises_the_alarm", why);
+            }
             self.truth.said(&ticket.command, answer)?;
+            if matches!(ticket.command, Command::Renew { .. }) {
+                let answer = answer.clone().map_err(Failure::Rejected);
+                return self.renewal(ticket, answer);
+            }
         }
         self.answer(ticket.who, ticket.token, said);
+        Ok(())
+    }
+
+    /// What the handle says to a renewal that waited for a verdict, and got this.
+    fn renewal(&mut self, ticket: Ticket, answer: Result<Reply, Failure>) -> Verdict {
+        let Command::Renew { lease, fence, .. } = ticket.command else {
+            return Ok(());
+        };
+        let renewed = match (verdict(answer, Millis(0)), self.swarm.planted) {
+            (Err(_), Some(Planted::LostWhenStopping)) => Ok(Renewed::Lost),
+            (renewed, _) => renewed,
+        };
+        let said = match renewed {
+            Ok(Renewed::Until(_)) => Said::Renewed(None),
+            Ok(Renewed::Fenced | Renewed::Lost) => {
+                self.truth.said_lost(lease, fence)?;
+                Said::Refused
+            }
+            Err(_) => Said::Unavailable,
+        };
+        self.answer(ticket.who, ticket.token, said);
+        Ok(())
+    }
+
+    /// Nobody's deadline is further away than one TTL, whatever was credited.
+    fn deadlines_are_near(&self) -> Verdict {
+        let now = self.clock();
+        let Some(state) = self.shell.state() else {
+            return Ok(());
+        };
+        for lease in state.durable.leases().values() {
+            let clock = state.volatile.clocks.get(&lease.id);
+            let deadline = clock.map_or(now, |c| c.deadline());
+            if deadline > now.after(lease.ttl) {
+                let why = format!("{} at {now:?}: {deadline:?}", lease.id);
+                return broken("no_deadline_is_beyond_one_ttl", why);
+            }
+        }
         Ok(())
     }
 }

@@ -58,10 +58,13 @@ impl World {
         // An owner's own lease is not touched: its own client does that.
         let owner = self.truth.owner(lease) == Some(&caller.tenant);
         let kind = self.mischief.rng.below(13);
-        // Another process of the same tenant, with the right fence: refused once somebody holds the lease.
+        // Another process of the same tenant, with the right fence: refused once somebody holds the lease, and once
+        // nobody does any more.
         let phase = self.truth.fold.leases().get(&lease).map(|l| &l.phase);
         let taken = phase.is_some_and(|p| !matches!(p, Phase::Queued | Phase::Pending));
-        let fence = if (owner && !(kind == 0 && taken)) || self.mischief.rng.chance(300) {
+        let over = phase.is_some_and(|p| matches!(p, Phase::Draining(_) | Phase::Quarantined { .. }));
+        let refused = (kind == 0 && taken) || (kind == 1 && over);
+        let fence = if (owner && !refused) || self.mischief.rng.chance(300) {
             Fence(real.0.saturating_sub(1))
         } else {
             real

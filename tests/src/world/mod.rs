@@ -9,6 +9,7 @@ pub mod agent;
 mod calm;
 pub mod coverage;
 mod daemon;
+pub mod floors;
 pub mod hardware;
 pub mod job;
 pub mod mischief;
@@ -28,7 +29,7 @@ pub mod wish;
 use std::collections::BTreeMap;
 
 use evenkeel_core::grant::Member;
-use evenkeel_core::id::{JobId, StageId, WorkerId};
+use evenkeel_core::id::{GpuId, JobId, StageId, WorkerId};
 use evenkeel_core::invariant::Violation;
 use evenkeel_core::node::Node;
 use evenkeel_core::unit::Time;
@@ -62,6 +63,8 @@ enum Happening {
     Stall,
     Admin,
     Change,
+    Silence,
+    Answer(GpuId),
     Mischief,
 }
 
@@ -201,6 +204,7 @@ impl World {
             Happening::Stall,
             Happening::Admin,
             Happening::Change,
+            Happening::Silence,
             Happening::Mischief,
         ] {
             self.again(kind);
@@ -214,6 +218,7 @@ impl World {
             Happening::Stall => s.stalls,
             Happening::Admin => s.admin,
             Happening::Change => s.changes,
+            Happening::Silence => s.silences,
             Happening::Mischief => s.mischief,
             _ => 0,
         };
@@ -298,6 +303,8 @@ impl World {
             Happening::Stall => self.stall(),
             Happening::Admin => self.admin(),
             Happening::Change => self.change(),
+            Happening::Silence => self.silence(),
+            Happening::Answer(gpu) => self.hw.answer(gpu),
             Happening::Mischief => self.make_mischief(),
         }
         reality::reality_is_counted(&self.truth.fold, &self.hw)?;

@@ -36,11 +36,17 @@ pub enum Planted {
     RetryGrantedTwice,
     /// A restart leaves old deadlines in force.
     NoTtlAfterRestart,
+    /// A restart counts the time in which the daemon was down against the holders.
+    DowntimeCounted,
+    /// A tree without processes is gone, whatever its GPU says or does not say.
+    GoneWithoutTheGpu,
+    /// A renewal that waits for a verdict is told that its lease is lost when the daemon ends.
+    LostWhenStopping,
 }
 
 impl Planted {
     /// All of them, with the invariant that has to notice.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 18] = [
         (Self::ReplyBeforeCommit, "nothing_is_said_before_its_commit"),
         (Self::ExpiredFreedAtOnce, "freed_only_when_proved_gone"),
         (Self::GrowBeforeShrink, "reality_is_counted"),
@@ -65,6 +71,9 @@ impl Planted {
         (Self::TargetsNotWritten, "memory_tables_and_fold_agree"),
         (Self::RetryGrantedTwice, "one_effect_per_request"),
         (Self::NoTtlAfterRestart, "a_restart_gives_one_ttl"),
+        (Self::DowntimeCounted, "a_restart_gives_one_ttl"),
+        (Self::GoneWithoutTheGpu, "freed_only_when_proved_gone"),
+        (Self::LostWhenStopping, "only_what_is_over_is_lost"),
     ];
     /// By its name.
     pub fn named(name: &str) -> Option<Self> {

@@ -2,13 +2,15 @@
 //! leases they hold, and never more than there is.
 use std::collections::{BTreeMap, BTreeSet};
 
+use evenkeel_core::command::{Command, Observation};
 use evenkeel_core::cpuset::CpuSet;
 use evenkeel_core::id::{GpuId, LeaseId};
-use evenkeel_core::lease::Holder;
+use evenkeel_core::lease::{Holder, Lease, Phase};
 use evenkeel_core::state::Durable;
 use evenkeel_core::unit::{Bytes, Sms};
 
 use super::hardware::Hardware;
+use super::shell::{Said, Ticket};
 use super::truth::{Verdict, broken};
 
 /// All of it.
@@ -88,6 +90,32 @@ fn contexts_fit(d: &Durable, used: &BTreeMap<GpuId, (Sms, Bytes)>) -> Verdict {
                 "contexts_within_installed",
                 format!("{id}: {sms} and {memory} in use"),
             );
+        }
+    }
+    Ok(())
+}
+
+/// What a reconciler saw of a lease's contexts is counted once its word has been taken.
+pub fn what_is_seen_is_counted(d: &Durable, said: &[(Ticket, Said)]) -> Verdict {
+    let seen = said.iter().filter_map(|(t, _)| match &t.command {
+        Command::Observe(o) => Some((o.lease, &**o)),
+        _ => None,
+    });
+    let newest: BTreeMap<LeaseId, &Observation> = seen.collect();
+    for o in newest.into_values() {
+        let same = |l: &&Lease| {
+            let active = matches!(l.phase, Phase::Active { .. });
+            active && l.fence == o.fence && l.generation == o.generation
+        };
+        let Some(lease) = d.leases().get(&o.lease).filter(same) else {
+            continue;
+        };
+        let counted = lease.counted().gpus;
+        for (gpu, seen) in o.gpus.iter().filter(|(_, seen)| seen.clients > 0) {
+            if counted.get(gpu).is_some_and(|c| seen.cap > c.cap) {
+                let why = format!("{gpu}: {seen:?} of {lease:?}");
+                return broken("what_is_seen_is_counted", why);
+            }
         }
     }
     Ok(())

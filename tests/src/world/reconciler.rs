@@ -1,5 +1,5 @@
 //! The reconciler's part of the world: it looks, does what the core says, looks again and reports. Its steps may get
-//! lost, and its looks may see nothing; it never invents what it sees.
+//! lost, and its looks may see nothing; it never invents what it sees. What a sight is told as is the production code.
 use std::collections::BTreeMap;
 
 use evenkeel_core::command::{Command, Observation};
@@ -8,6 +8,7 @@ use evenkeel_core::cpuset::CpuSet;
 use evenkeel_core::event::Event;
 use evenkeel_core::invariant::Violation;
 use evenkeel_core::lease::Cause;
+use evenkeeld::reconcile::observation;
 
 use super::planted::Planted;
 use super::shell::{Ticket, Who};
@@ -21,9 +22,10 @@ impl World {
         }
         let now = self.clock();
         let targets: Vec<Target> = self.shell.targets(now).to_vec();
+        let gpus = || self.node.gpus.iter().map(|g| g.id);
         let observed = targets
             .iter()
-            .map(|t| (t.lease, self.hw.observe(&t.holder)));
+            .map(|t| (t.lease, self.hw.sight(&t.holder, gpus()).tree()));
         let observed: BTreeMap<_, _> = observed.collect();
         let Some(state) = self.shell.state() else {
             return Ok(Kind::Nothing);
@@ -88,20 +90,19 @@ impl World {
     fn observe(&mut self, target: &Target) -> Observation {
         let blind = |w: &mut Self| !w.calm && w.chance.chance(w.swarm.blind);
         let (no_cores, no_gpus) = (blind(self), blind(self));
-        let tree = self.hw.tree(&target.holder);
-        let gone = tree.is_none();
-        let cores = tree.map(|t| self.cores_of(&t.cpus)).filter(|_| !no_cores);
         let gpus = self.node.gpus.iter().map(|g| g.id).filter(|_| !no_gpus);
-        let mut seen = Observation {
-            lease: target.lease,
-            fence: target.fence,
-            generation: target.generation,
-            gone,
-            cores,
-            gpus: self.hw.seen(&target.holder, gpus),
-        };
+        let mut sight = self.hw.sight(&target.holder, gpus);
+        if no_cores {
+            (sight.cpus, sight.spread) = (None, CpuSet::new());
+        }
+        let mut target = target.clone();
+        if self.swarm.planted == Some(Planted::GoneWithoutTheGpu) {
+            target.gpus.clear();
+        }
+        // The books are those of the newest commit, as they were when the targets were published.
+        let mut seen = observation(self.truth.fold.node(), &target, &sight, &CpuSet::new());
         if self.swarm.planted == Some(Planted::GrowBeforeShrink) {
-            self.believe(target, &mut seen);
+            self.believe(&target, &mut seen);
         }
         seen
     }

@@ -15,7 +15,7 @@ use evenkeel_core::settings::Settings;
 use evenkeel_core::state::Durable;
 use evenkeel_core::step::{State, Step, step};
 use evenkeel_core::unit::{Millis, Time};
-use evenkeel_core::volatile::Volatile;
+use evenkeel_core::volatile::{Volatile, without_downtime};
 use evenkeeld::ledger::{Tables, fold, load};
 
 use super::planted::Planted;
@@ -144,7 +144,11 @@ pub struct Shell {
     owners: BTreeMap<LeaseId, (Name, Millis)>,
     targets: Vec<Target>,
     published: bool,
+    noted_at: Time,
 }
+
+/// How often renewals and the daemon's being there are noted beside the batches, as the controller does it.
+const NOTE_EVERY: Millis = Millis::secs(1);
 
 impl Shell {
     /// A daemon that has never run, on an empty ledger.
@@ -161,7 +165,14 @@ impl Shell {
             owners: BTreeMap::new(),
             targets: Vec::new(),
             published: false,
+            noted_at: Time(0),
         }
+    }
+    /// Renewals that wait for a verdict.
+    pub fn renewals(&self) -> Vec<Ticket> {
+        let batch = self.work.iter().flat_map(|w| &w.batch);
+        let renews = |t: &&Ticket| matches!(t.command, Command::Renew { .. });
+        batch.chain(&self.inbox).filter(renews).cloned().collect()
     }
     /// Whether it runs.
     pub const fn is_up(&self) -> bool {
@@ -212,11 +223,14 @@ impl Shell {
         if !same_boot {
             self.disk.unrenewed.clear();
         }
-        let unrenewed = self.disk.unrenewed.clone();
+        let noted = &self.disk.unrenewed;
+        let unrenewed = match self.planted {
+            Some(Planted::DowntimeCounted) => noted.clone(),
+            _ => without_downtime(noted, self.disk.alive, now),
+        };
         let volatile = Volatile::start(&durable, self.settings, now, unrenewed);
-        for id in durable.leases().keys() {
-            self.disk.unrenewed.entry(*id).or_insert(now);
-        }
+        self.disk.unrenewed.clone_from(&volatile.unrenewed);
+        (self.disk.alive, self.noted_at) = (Some(now), now);
         self.owners = owners(&durable);
         let mut state = State { durable, volatile };
         sabotage::on_start(self.planted, &mut state, now);
@@ -353,8 +367,12 @@ impl Shell {
             return Ok(Outcome::Crashed(Some(landed)));
         }
         let (events, answers) = settle(state, now, deed);
-        for id in state.volatile.take_renewed() {
-            self.disk.unrenewed.remove(&id);
+        if now >= self.noted_at.after(NOTE_EVERY) {
+            self.noted_at = now;
+            for id in state.volatile.take_renewed() {
+                self.disk.unrenewed.remove(&id);
+            }
+            self.disk.alive = state.volatile.alive(now).or(self.disk.alive);
         }
         self.owners = owners(&state.durable);
         self.published = false;

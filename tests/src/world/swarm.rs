@@ -56,6 +56,8 @@ pub struct Swarm {
     pub bind_fails: u32,
     /// A look sees nothing of a resource.
     pub blind: u32,
+    /// Devices that hang for a while, per hour.
+    pub silences: u64,
     /// Changes of the hardware per hour.
     pub changes: u64,
     /// Words of an admin per hour.
@@ -87,6 +89,8 @@ pub struct Workers {
     pub stubborn: u32,
     /// Cannot be killed for a while.
     pub stuck: u32,
+    /// Lets its contexts take more SMs than they were given.
+    pub widen: u32,
 }
 
 fn name(s: &str) -> Name {
@@ -149,6 +153,8 @@ impl Swarm {
             quarantine_kill: Millis(*r.pick(&[1_000, 5_000, 30_000])),
             kill_after_term: Millis(*r.pick(&[1_000, 10_000])),
             park_after: Millis(*r.pick(&[3_000, 20_000, 600_000])),
+            drain: Millis(60_000),
+            worker_stall: Millis(600_000),
             remember_for: Millis(*r.pick(&[20_000, 120_000, 86_400_000])),
             remember_ends: *r.pick(&[5, 50, 100_000]),
             stall: Millis(2_000),
@@ -170,6 +176,7 @@ impl Swarm {
             late: some(&[5, 30]),
             stubborn: some(&[100, 500]),
             stuck: some(&[20, 200]),
+            widen: if seed % 5 == 1 { 20 } else { 0 },
         };
         let mut swarm = Self {
             patience: (500, 60_000),
@@ -185,6 +192,7 @@ impl Swarm {
             stalls: some(&[20, 100]).into(),
             bind_fails: some(&[20, 200]),
             blind: some(&[20, 200]),
+            silences: [0, 60, 0, 240][(seed % 4) as usize],
             changes: some(&[30, 200]).into(),
             admin: some(&[60, 600]).into(),
             mischief: some(&[300, 2000]).into(),
@@ -244,7 +252,7 @@ impl Swarm {
             swarm.stalls,
         ) = (0, 0, 0, 0);
         (swarm.mischief, swarm.changes, swarm.admin) = (0, 0, 0);
-        (swarm.bind_fails, swarm.blind) = (0, 0);
+        (swarm.bind_fails, swarm.blind, swarm.silences) = (0, 0, 0);
         swarm.worker = Workers::default();
         swarm.ttl = (4_000, 4_000);
         swarm.steady = true;
@@ -285,7 +293,14 @@ impl Swarm {
         };
         (swarm.crashes, swarm.reboot, swarm.stalls) = (200, 0, stalls);
         (swarm.mischief, swarm.changes, swarm.admin) = (1_000, 0, 0);
-        (swarm.bind_fails, swarm.blind) = (0, 0);
+        (swarm.bind_fails, swarm.blind, swarm.silences) = (0, 0, 0);
+        match planted {
+            Planted::DowntimeCounted => swarm.long_down = 500,
+            Planted::GoneWithoutTheGpu => swarm.silences = 240,
+            // Expiries in doubt, and renewals that come meanwhile.
+            Planted::LostWhenStopping => (swarm.commit_fault, swarm.full) = (200, 0),
+            _ => {}
+        }
         swarm.ttl = (2_000, 6_000);
         swarm.worker = Workers {
             die: 2,

@@ -11,6 +11,7 @@ use evenkeel_core::node::{Node, PoolKind};
 use evenkeel_core::state::{Durable, Parts};
 use evenkeel_core::unit::{Millis, Time};
 
+use super::floors::{Floors, Life, UNNOTED, UNRENEWED_TTLS};
 use super::hardware::Hardware;
 use super::{queueing, reality};
 
@@ -23,19 +24,6 @@ pub fn broken(invariant: &'static str, detail: impl Into<String>) -> Verdict {
         invariant,
         detail: detail.into(),
     })
-}
-
-/// The earliest moments at which a lease may expire, each with its own reason.
-#[derive(Clone, Copy, Debug, Default)]
-struct Floors {
-    /// When the handle last acknowledged a renewal.
-    acked: Time,
-    /// One TTL after the last renewal (or grant, or attach) that was acknowledged.
-    renewed: Time,
-    /// The same, later by the daemon's stalls since.
-    credited: Time,
-    /// One TTL after the last restart, unless nobody has renewed for several.
-    restarted: Time,
 }
 
 /// What is known for certain.
@@ -58,6 +46,10 @@ pub struct Truth {
     grace: Millis,
     /// When the newest stall began: what was decided before it stands.
     stalled_at: Time,
+    /// When this life of the daemon began.
+    started: Time,
+    /// How long it has stood still in this life.
+    stood_still: Millis,
 }
 
 /// A node that has nothing, before the first discovery.
@@ -87,6 +79,8 @@ impl Truth {
             cleared: BTreeMap::new(),
             grace,
             stalled_at: Time(0),
+            started: Time(0),
+            stood_still: Millis(0),
         }
     }
     /// Whose a lease is or was.
@@ -184,17 +178,23 @@ impl Truth {
         )
     }
 
-    /// A share that a holder had is free only when its tree is dead, or off its cores and off every GPU.
+    /// A share that a holder had is free only when its tree is dead and no context of it is left, or when it is off its
+    /// cores and off every GPU.
     fn freed_only_when_proved_gone(&self, id: LeaseId, how: End, hw: &Hardware) -> Verdict {
-        let Some(lease) = self.fold.leases().get(&id) else {
-            return Ok(());
-        };
-        let Some(tree) = lease.phase.holder().and_then(|h| hw.tree(h)) else {
+        let lease = self.fold.leases().get(&id);
+        let Some((lease, holder)) = lease.and_then(|l| Some((l, l.phase.holder()?))) else {
             return Ok(());
         };
         if self.cleared.contains_key(&id) {
             return Ok(());
         }
+        let Some(tree) = hw.tree(holder) else {
+            let why = format!("{id} ended ({how:?}) and contexts of its tree {holder:?} are left");
+            return match hw.left_of(holder) {
+                0 => Ok(()),
+                _ => broken("freed_only_when_proved_gone", why),
+            };
+        };
         let draining = matches!(lease.phase, Phase::Draining(_));
         let off_cores = self
             .fold
@@ -244,11 +244,11 @@ impl Truth {
                     .insert((lease.tenant.clone(), lease.request), lease.id);
                 self.owners.insert(lease.id, lease.tenant.clone());
                 self.marks.insert(lease.id, (lease.fence, lease.generation));
-                self.good_until(lease.id, at.after(lease.ttl));
+                self.good_until(lease.id, at.after(lease.ttl), at);
             }
             Event::LeaseAttached { id, .. } => {
                 if let Some(ttl) = self.fold.leases().get(id).map(|l| l.ttl) {
-                    self.good_until(*id, at.after(ttl));
+                    self.good_until(*id, at.after(ttl), at);
                 }
             }
             Event::LeaseEnded { id, how, .. } => {
@@ -269,8 +269,12 @@ impl Truth {
         }
     }
 
-    fn good_until(&mut self, id: LeaseId, until: Time) {
-        let floors = self.floors.entry(id).or_default();
+    fn good_until(&mut self, id: LeaseId, until: Time, at: Time) {
+        let floors = self.floors.entry(id).or_insert(Floors {
+            began: at,
+            ..Floors::default()
+        });
+        (floors.heard, floors.acked) = (floors.heard.max(at), floors.acked.max(at));
         floors.renewed = floors.renewed.max(until);
         floors.credited = floors.credited.max(until);
     }
@@ -282,10 +286,14 @@ impl Truth {
                 return broken("an_old_fence_renews_nothing", why);
             }
             let ttl = l.ttl;
-            self.good_until(id, now.after(ttl));
-            self.floors.entry(id).or_default().acked = now;
+            self.good_until(id, now.after(ttl), now);
         }
         Ok(())
+    }
+    /// It stands still for so long, whether or not that is long enough for a credit.
+    pub fn stood_still(&mut self, by: Millis) {
+        self.stood_still += by;
+        self.floors.values_mut().for_each(|f| f.acked = Time(0)); // it may end before it can note anything
     }
     /// The daemon stood still for so long.
     pub fn stalled(&mut self, now: Time, by: Millis) {
@@ -294,7 +302,6 @@ impl Truth {
         let credit = Millis(by.0.saturating_sub(1_000));
         for floors in self.floors.values_mut() {
             floors.credited = floors.credited.max(floors.renewed).after(credit);
-            floors.acked = Time(0); // it may end before it can note anything
         }
     }
     /// The daemon started. `unrenewed` is what its ledger said before; it went down at `ended`.
@@ -305,10 +312,17 @@ impl Truth {
         same_boot: bool,
         unrenewed: &BTreeMap<LeaseId, Time>,
     ) -> Verdict {
+        let life = Life {
+            started: self.started,
+            ended,
+            stood_still: self.stood_still,
+        };
+        (self.started, self.stood_still) = (now, Millis(0));
         for lease in self.fold.leases().values() {
             let floors = self.floors.entry(lease.id).or_default();
             if !same_boot {
                 *floors = Floors {
+                    began: now,
                     restarted: now.after(lease.ttl),
                     ..Floors::default()
                 };
@@ -316,22 +330,39 @@ impl Truth {
             }
             let noted = unrenewed.get(&lease.id).copied();
             let waits = lease.phase == Phase::Queued || lease.phase.is_usable();
-            if waits && floors.acked > noted.unwrap_or(now) && floors.acked.after(lease.ttl) < ended
-            {
+            let long_ago = floors.acked.after(lease.ttl.max(UNNOTED)) < ended;
+            if waits && floors.acked > noted.unwrap_or(now) && long_ago {
                 let why = format!(
                     "{}: renewed at {:?}, unrenewed since {noted:?}",
                     lease.id, floors.acked
                 );
-                return broken("a_renewal_is_noted_within_one_ttl", why);
+                return broken("a_renewal_is_noted_soon", why);
             }
-            // Nobody is immortal in a crash loop. The price: a renewal that the ledger has not noted yet.
-            let guard = noted.unwrap_or(now).after(Millis(3 * lease.ttl.0));
-            floors.restarted = now.after(lease.ttl).min(guard);
-            floors.renewed = floors.renewed.min(guard);
+            floors.lived(lease.ttl, life);
+            // Nobody is immortal in a crash loop, but only the time in which the daemon was there counts. The price: a
+            // renewal that the ledger has not noted yet.
+            let all = Millis(UNRENEWED_TTLS * lease.ttl.0);
+            if waits && floors.ignored > all + self.grace {
+                let why = format!("{}: {floors:?}", lease.id);
+                return broken("nobody_is_immortal_in_a_crash_loop", why);
+            }
+            floors.restarted = now.after(lease.ttl.min(all - floors.unheard));
+            floors.renewed = floors.renewed.min(floors.restarted);
             floors.credited = floors.renewed;
             floors.acked = Time(0); // what the last life has not noted, nobody will
         }
         Ok(())
+    }
+    /// A renewal was answered with the loss of its lease, or of the right to it.
+    pub fn said_lost(&self, id: LeaseId, fence: Fence) -> Verdict {
+        let lease = self.fold.leases().get(&id);
+        let lives = |l: &&Lease| {
+            l.fence == fence && (l.phase.is_usable() || l.phase == Phase::Queued)
+        };
+        match lease.filter(lives) {
+            None => Ok(()),
+            Some(l) => broken("only_what_is_over_is_lost", format!("{id} is {:?}", l.phase)),
+        }
     }
 
     /// An answer leaves the daemon.

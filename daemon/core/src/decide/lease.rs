@@ -366,7 +366,7 @@ pub(super) fn renew(
     fence: Fence,
 ) -> Result<Decision, Rejection> {
     let lease = find_fenced(d, caller, id, fence)?;
-    if !lease.phase.is_usable() {
+    if !lease.phase.is_usable() && lease.phase != Phase::Queued {
         return Err(Rejection::WrongPhase {
             id,
             phase: lease.phase.name(),
@@ -392,17 +392,20 @@ pub(super) fn release(
         return Ok(Decision::done()); // said again: it is released
     }
     let lease = find(d, caller, id)?;
-    if matches!(lease.phase, Phase::Draining(_)) && fence.next() == lease.fence {
-        return Ok(Decision::about(id, [])); // said again: it is being released
-    }
-    if lease.fence != fence {
-        return Err(Rejection::Fenced {
+    let current = fence == lease.fence;
+    match lease.phase {
+        // Said again: it is being released.
+        Phase::Draining(_) if current || fence.next() == lease.fence => {
+            Ok(Decision::about(id, []))
+        }
+        Phase::Quarantined { .. } if current => Err(Rejection::WrongPhase {
             id,
-            given: fence,
-            current: lease.fence,
-        });
+            phase: lease.phase.name(),
+            wanted: "it was taken back, and ends when its processes are gone",
+        }),
+        _ if current => Ok(Decision::about(id, [give_back(lease)])),
+        _ => Err(Rejection::Fenced { id, given: fence }),
     }
-    Ok(Decision::about(id, [give_back(lease)]))
 }
 
 /// The event by which a usable lease (or a queue entry) is given back.

@@ -107,7 +107,12 @@ pub fn decide(
             lease,
             fence,
             report,
-        } => job::report(d, v, now, caller, (*lease, *fence), report),
+        } => {
+            let decision = job::report(d, v, now, caller, (*lease, *fence), report)?;
+            let progress = !report.steps.is_empty() || report.busy.iter().any(|b| b.units > 0.0);
+            v.reported(*lease, progress, now);
+            Ok(decision)
+        }
         Command::Observe(o) => Ok(observe::observe(d, v, o)),
         Command::Submit {
             caller,
@@ -163,10 +168,6 @@ fn find_fenced<'a>(
     if lease.fence == fence {
         Ok(lease)
     } else {
-        Err(Rejection::Fenced {
-            id,
-            given: fence,
-            current: lease.fence,
-        })
+        Err(Rejection::Fenced { id, given: fence })
     }
 }

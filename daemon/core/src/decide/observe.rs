@@ -50,7 +50,7 @@ pub(super) fn acknowledge(
 }
 
 /// What a reconciler saw of a lease's tree.
-pub(super) fn observe(d: &Durable, v: &Volatile, o: &Observation) -> Decision {
+pub(super) fn observe(d: &Durable, v: &mut Volatile, o: &Observation) -> Decision {
     let Some(lease) = d.leases().get(&o.lease).filter(|l| l.fence == o.fence) else {
         return Decision::done();
     };
@@ -69,7 +69,10 @@ pub(super) fn observe(d: &Durable, v: &Volatile, o: &Observation) -> Decision {
     }
     match &lease.phase {
         Phase::Attached(_) => attached(d, lease, v, o),
-        Phase::Active { verified, .. } => active(d, lease, v, o, *verified),
+        Phase::Active { verified, .. } => {
+            note_wide(v, lease, o, *verified);
+            active(d, lease, v, o, *verified)
+        }
         Phase::Draining(_) => draining(d, lease, o),
         _ => Decision::done(),
     }
@@ -104,7 +107,11 @@ fn attached(d: &Durable, lease: &Lease, v: &Volatile, o: &Observation) -> Decisi
     let mut events = Vec::new();
     // What it was told when it attached may be in use. Where the target has shrunk since, or the contexts of its
     // process before a restart are still there, that has to be seen gone like any other shrink.
-    let held = observed(d, lease, v, o);
+    let held = if is_beyond(lease, o) {
+        widened(d, lease, o)
+    } else {
+        observed(d, lease, v, o)
+    };
     if held != lease.held {
         events.push(Event::LeaseHeld { id, held });
     }
@@ -119,6 +126,16 @@ fn too_wide(lease: &Lease, gpu: GpuId, seen: &Seen) -> bool {
 fn active(d: &Durable, lease: &Lease, v: &Volatile, o: &Observation, verified: bool) -> Decision {
     let id = lease.id;
     let mut events = Vec::new();
+    if is_beyond(lease, o) {
+        if verified {
+            events.push(Event::LeaseUnverified { id });
+        }
+        let held = widened(d, lease, o);
+        if held != lease.held {
+            events.push(Event::LeaseHeld { id, held });
+        }
+        return Decision::of(events);
+    }
     if lease.held != lease.target {
         let held = observed(d, lease, v, o);
         if held != lease.held {
@@ -136,6 +153,68 @@ fn active(d: &Durable, lease: &Lease, v: &Volatile, o: &Observation, verified: b
     Decision::of(events)
 }
 
+/// What was seen on the GPUs that the lease counts a share of. (On another GPU its tree is a neighbour.)
+fn shares_seen<'a>(
+    lease: &Lease,
+    o: &'a Observation,
+) -> impl Iterator<Item = (&'a GpuId, &'a Seen)> {
+    let counted = lease.counted().gpus;
+    o.gpus.iter().filter(move |(gpu, _)| counted.contains_key(gpu))
+}
+
+/// Whether contexts may use more than this share.
+fn exceeds(seen: Seen, share: Option<&GpuShare>) -> bool {
+    let share = share.copied().unwrap_or_default();
+    seen.clients > 0 && (seen.cap > share.cap || seen.memory > share.memory)
+}
+
+/// Whether contexts may use more than is counted for the lease.
+fn is_beyond(lease: &Lease, o: &Observation) -> bool {
+    let counted = lease.counted().gpus;
+    shares_seen(lease, o).any(|(gpu, seen)| exceeds(*seen, counted.get(gpu)))
+}
+
+/// Notes whether contexts have more than they are to have, for a person. While a shrink is under way, more than both
+/// the old share and the new one; once the limits were seen not to hold, more than the target.
+fn note_wide(v: &mut Volatile, lease: &Lease, o: &Observation, verified: bool) {
+    let may = if verified {
+        lease.counted()
+    } else {
+        lease.target.clone()
+    };
+    let wide = shares_seen(lease, o).find(|(gpu, seen)| exceeds(**seen, may.gpus.get(gpu)));
+    match wide {
+        Some((gpu, seen)) => drop(v.wide.insert(lease.id, (*gpu, *seen))),
+        None if o.gpus.is_empty() => {} // no GPU has answered
+        None => drop(v.wide.remove(&lease.id)),
+    }
+}
+
+/// Held, with what was seen beyond it: the cap as it is, and as much of the rest as nobody else counts. So nothing
+/// that the contexts may use is granted to others from here on; what others count already cannot be taken back here.
+fn widened(d: &Durable, lease: &Lease, o: &Observation) -> Vector {
+    let (mut held, counted) = (lease.held.clone(), lease.counted().gpus);
+    for (id, seen) in shares_seen(lease, o) {
+        let may = counted.get(id).copied().unwrap_or_default();
+        let Some(gpu) = d.node().gpu(*id).filter(|_| exceeds(*seen, Some(&may))) else {
+            continue;
+        };
+        let free = d.pool().free_on(d.node(), d.unavailable(), *id);
+        let all = gpu.enforceable.last().copied().unwrap_or_default();
+        let cap = gpu.round_up(seen.cap).unwrap_or(all).max(may.cap);
+        let beyond = cap.saturating_sub(may.cap).min(free.sms);
+        let guarantee = gpu.round_down((may.guarantee + beyond).min(cap));
+        let more = seen.memory.saturating_sub(may.memory).min(free.memory);
+        let share = GpuShare {
+            guarantee: guarantee.max(may.guarantee),
+            cap,
+            memory: may.memory + more,
+        };
+        held.gpus.insert(*id, share);
+    }
+    held
+}
+
 /// What the holder has now, as far as it was seen. Never less than what may still be in use.
 fn observed(d: &Durable, lease: &Lease, v: &Volatile, o: &Observation) -> Vector {
     let cores = match &o.cores {
@@ -147,7 +226,9 @@ fn observed(d: &Durable, lease: &Lease, v: &Volatile, o: &Observation) -> Vector
             .intersection(&c.union(&lease.target.cores)),
         None => lease.held.cores.clone(),
     };
-    let applied = v.acknowledged.get(&lease.id) == Some(&lease.generation);
+    // The first target was handed over by the attach; nobody is asked to acknowledge it.
+    let applied = lease.generation == Generation(1)
+        || v.acknowledged.get(&lease.id) == Some(&lease.generation);
     let mut gpus = lease.held.gpus.clone();
     let ids: Vec<GpuId> = lease.counted().gpus.keys().copied().collect();
     for gpu in ids {

@@ -5,7 +5,7 @@ use super::Decision;
 use super::lease::ended;
 use crate::event::Event;
 use crate::grant::Ask;
-use crate::id::LeaseId;
+use crate::id::{Generation, LeaseId};
 use crate::job::{JobPhase, ShrinkFallback};
 use crate::lease::{Cause, End, Lease, Phase};
 use crate::state::Durable;
@@ -97,7 +97,9 @@ fn fallbacks(d: &Durable, v: &Volatile, now: Time) -> Vec<Event> {
         let lease = d
             .leases()
             .get(id)
-            .filter(|l| l.phase.is_usable() && !l.held.fits_in(&l.target))?;
+            .filter(|l| l.phase.is_usable() && !l.held.fits_in(&l.target))
+            // Nobody asked it to shrink yet: its contexts were seen with more than it was given. A person is told.
+            .filter(|l| l.generation > Generation(1))?;
         let Ask::Stage(member) = lease.ask else {
             return None;
         };

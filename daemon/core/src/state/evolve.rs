@@ -145,9 +145,9 @@ fn evolve_lease(lease: &mut Lease, event: &Event) {
                 verified: false,
             };
         }
-        Event::LeaseVerified { .. } => {
+        Event::LeaseVerified { .. } | Event::LeaseUnverified { .. } => {
             if let Phase::Active { verified, .. } = &mut lease.phase {
-                *verified = true;
+                *verified = matches!(event, Event::LeaseVerified { .. });
             }
         }
         Event::LeaseRetargeted {

@@ -95,7 +95,7 @@ impl LeaseService for Leases {
         let leases = request.into_inner().leases;
         check_renewals(leases.len())?;
         let _place = self.0.place(Kind::Urgent)?;
-        let results = renew(&self.0, &peer.caller, &leases).await;
+        let results = renew(&self.0, &peer.caller, &leases).await?;
         Ok(Response::new(pb::RenewLeasesResponse { results }))
     }
 
@@ -258,12 +258,13 @@ pub(in crate::api) fn check_renewals(n: usize) -> Result<(), Status> {
     Err(error::invalid("leases", &why))
 }
 
-/// Renews all, in order. Reads the clock once; waits only for leases whose expiry is being decided.
+/// Renews all, in order. Reads the clock once; waits only for leases whose expiry is being decided. An error says that
+/// nobody knows what became of one of those; the others are renewed, and renewing them again is good, too.
 pub(in crate::api) async fn renew(
     ctx: &Context,
     caller: &Caller,
     leases: &[pb::LeaseRef],
-) -> Vec<pb::RenewResult> {
+) -> Result<Vec<pb::RenewResult>, Status> {
     let now = clock::now();
     let mut results = Vec::with_capacity(leases.len());
     let mut undecided = false;
@@ -285,12 +286,13 @@ pub(in crate::api) async fn renew(
                 let verdict = ctx
                     .handle
                     .renew(&caller.tenant, caller.admin, id, fence, now)
-                    .await;
+                    .await
+                    .map_err(|failure| error::undecided(failure, caller))?;
                 *result_of = result(w.lease_id, verdict);
             }
         }
     }
-    results
+    Ok(results)
 }
 
 const fn result(id: u64, renewed: Renewed) -> pb::RenewResult {

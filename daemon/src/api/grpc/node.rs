@@ -2,7 +2,10 @@
 use std::sync::Arc;
 
 use evenkeel_core::command::{Caller, Command};
+use evenkeel_core::converge::{self, Trouble};
 use evenkeel_core::id::JobId;
+use evenkeel_core::step::State;
+use evenkeel_core::unit::Time;
 use evenkeel_proto::v1 as pb;
 use pb::node_service_server::NodeService;
 use tonic::{Request, Response, Status};
@@ -87,10 +90,24 @@ pub(in crate::api) async fn look(ctx: &Context, caller: &Caller) -> Result<pb::N
         troubles: (ctx.config.troubles)(),
     };
     let sockets = ctx.config.gpu_sockets.clone();
-    let node = ctx.read(caller, move |state, _| {
+    let who = caller.clone();
+    let node = ctx.read(caller, move |state, now| {
+        let mut facts = facts;
+        facts.troubles.extend(troubles(state, now, &who));
         convert::node(state, &Around::new(state.durable.node(), &sockets), facts)
     });
     node.await
+}
+
+/// What is wrong with leases that the caller may know of: they name jobs and processes.
+fn troubles(state: &State, now: Time, caller: &Caller) -> Vec<String> {
+    let d = &state.durable;
+    let theirs = |t: &Trouble| {
+        let lease = d.leases().get(&t.lease);
+        caller.admin || lease.is_some_and(|l| l.tenant == caller.tenant)
+    };
+    let all = converge::troubles(d, &state.volatile, now).into_iter();
+    all.filter(theirs).map(|t| t.text).collect()
 }
 
 /// A page of the audit trail: the caller's own, or (for an admin) all of it.

@@ -228,7 +228,7 @@ fn place<'a>(
 /// Whether a lease has, or still counts for, a share of a GPU.
 fn has_share(targets: &Targets, lease: LeaseId, gpu: GpuId) -> bool {
     let target = targets.targets.iter().find(|t| t.lease == lease);
-    target.is_some_and(|t| !matches!(t.want, Want::Bound(_)) || t.caps.contains_key(&gpu))
+    target.is_some_and(|t| !matches!(t.want, Want::Bound(_)) || t.gpus.contains(&gpu))
 }
 
 /// Those that have been there for a while: a worker that is just attaching is none.
