@@ -6,6 +6,7 @@
 mod child;
 mod signals;
 mod supervise;
+mod why;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueEnum};
 use evenkeel_client::{
     Client, Error, FENCE_VARIABLE, GpuAsk, GuardOptions, LEASE_VARIABLE, Lease, LeaseRequest,
-    OnDaemonLost, ResizeMode, SOCKET_VARIABLE, SmAsk,
+    OnDaemonLost, ResizeMode, SOCKET_VARIABLE, SmAsk, StageSpec,
 };
 
 use super::leases::show_shares;
@@ -29,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A wait in the queue that is longer than this is mentioned.
 const MENTION_WAIT_AFTER: Duration = Duration::from_secs(1);
 
-/// The exit code when the command did not run, or was stopped because the lease was lost.
+/// The exit code when the command did not run, or was stopped because its lease was over.
 pub(crate) const NOT_RUN: u8 = 125;
 
 /// Run a command under a lease
@@ -37,7 +38,11 @@ pub(crate) const NOT_RUN: u8 = 125;
 /// Takes a lease, binds itself to the lease's cores, gives the command the environment of its GPU share,
 /// and keeps the lease while the command runs. SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGWINCH are
 /// passed on. When the daemon moves the share, the command gets SIGTERM (checkpoint, then exit), and after
-/// --grace SIGKILL, and is started again with its new share under the same lease.
+/// --grace SIGKILL, and is started again with its new share under the same lease. Cores change while it runs.
+///
+/// When the lease is over under the command (its job is cancelled, it is revoked or expires, the node is drained), the
+/// command gets SIGTERM, and after --grace SIGKILL; the lease is given back, and run says why and exits with 125,
+/// whatever the command's own exit code was.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("what").required(true).multiple(true).args(["cores", "sm", "job"]),
@@ -47,17 +52,17 @@ Examples:
   evenkeel run --job reach --stage simulation --worker 3 --wait 10m -- ./simulate
   evenkeel run --cores 2 -- make -j2
 
-Exit code: the command's (128 + n for signal n); 125 if it did not run or the lease was lost, 126 if it
-cannot be executed, 127 if it was not found."
+Exit code: the command's (128 + n for signal n); 125 if it did not run, or was stopped because its lease was
+over; 126 if it cannot be executed, 127 if it was not found."
 )]
 pub(crate) struct RunArgs {
     /// How many cores
     #[arg(long)]
     cores: Option<u32>,
     /// A share of a GPU: SMs, or a percentage such as 30%
-    #[arg(long, value_parser = units::sms, value_name = "SMS|PERCENT")]
+    #[arg(long, value_parser = units::sms, value_name = "SMS|PERCENT", requires = "gpu_memory")]
     sm: Option<SmAsk>,
-    /// GPU memory, such as 10GiB
+    /// GPU memory, such as 10GiB; a share needs some: even an empty context takes some hundred MiB
     #[arg(long, value_parser = units::bytes, requires = "sm", value_name = "BYTES")]
     gpu_memory: Option<u64>,
     /// Which GPU; any if left out
@@ -78,12 +83,12 @@ pub(crate) struct RunArgs {
     /// Time without a heartbeat after which the lease ends; the daemon's default if left out
     #[arg(long, value_parser = units::duration)]
     ttl: Option<Duration>,
-    /// How the GPU share may change
-    #[arg(long, value_enum, default_value_t)]
-    resize: ResizeArg,
-    /// Processes of the command that share the GPU memory
-    #[arg(long, default_value_t = 1)]
-    processes: u32,
+    /// How the GPU share may change; what the job declares for the stage if left out, else restart
+    #[arg(long, value_enum)]
+    resize: Option<ResizeArg>,
+    /// Processes of the command that share the GPU memory; what the job declares if left out, else 1
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    processes: Option<u32>,
     /// Higher goes first in the queue
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
@@ -102,12 +107,11 @@ pub(crate) struct RunArgs {
 }
 
 /// How the GPU share may change.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum ResizeArg {
     /// While the command runs: it talks to the daemon itself
     Live,
     /// By a restart of the command
-    #[default]
     Restart,
     /// Never
     Fixed,
@@ -138,14 +142,29 @@ impl RunArgs {
         };
         request.ttl = self.ttl;
         request.wait = self.wait;
-        request.processes = self.processes;
         request.priority = self.priority;
-        request.resize = match self.resize {
-            ResizeArg::Live => ResizeMode::Live,
-            ResizeArg::Restart => ResizeMode::Restart,
-            ResizeArg::Fixed => ResizeMode::Fixed,
-        };
         request
+    }
+
+    /// The same with what the job declares for the stage, where nothing else was typed.
+    async fn complete_request(&self, client: &Client) -> Result<LeaseRequest, Failure> {
+        let mut request = self.request();
+        let said = (self.resize, self.processes);
+        if let (Some(job), Some(stage), (None, _) | (_, None)) = (&self.job, &self.stage, said) {
+            let declared = declared(client, job, stage).await?;
+            (request.resize, request.processes) = (declared.resize, declared.processes);
+        }
+        if let Some(processes) = self.processes {
+            request.processes = processes;
+        }
+        if let Some(resize) = self.resize {
+            request.resize = match resize {
+                ResizeArg::Live => ResizeMode::Live,
+                ResizeArg::Restart => ResizeMode::Restart,
+                ResizeArg::Fixed => ResizeMode::Fixed,
+            };
+        }
+        Ok(request)
     }
 
     fn options(&self) -> GuardOptions {
@@ -164,7 +183,7 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
     let client = Client::new(globals.config().deadline(PATIENCE))
         .doing("reach the daemon")
         .map_err(not_run)?;
-    let request = args.request();
+    let request = args.complete_request(&client).await.map_err(not_run)?;
     let worker = {
         let hold = client.hold(&request, args.options());
         tokio::pin!(hold);
@@ -190,6 +209,7 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
     }
     let environment = complete(worker.attached.environment, &client, &lease);
     let supervisor = supervise::Supervisor {
+        client,
         guard: worker.guard,
         lease,
         environment,
@@ -198,6 +218,18 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
         quiet: args.quiet,
     };
     supervisor.run().await
+}
+
+/// What a job declares for one of its stages.
+async fn declared(client: &Client, job: &str, stage: &str) -> Result<StageSpec, Failure> {
+    let found = client.job(job).await;
+    let spec = found.doing(format_args!("find job {job}"))?.spec;
+    let names: Vec<String> = spec.stages.iter().map(|s| s.name.clone()).collect();
+    let declared = spec.stages.into_iter().find(|s| s.name == stage);
+    declared.ok_or_else(|| {
+        Failure::new(format!("job {job} has no stage {stage}"))
+            .hint(format!("Its stages are {}.", names.join(", ")))
+    })
 }
 
 /// Attaching needs the kernel's word on who calls.
