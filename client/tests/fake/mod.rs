@@ -40,6 +40,8 @@ pub(crate) struct World {
     pub(crate) jobs: BTreeMap<String, pb::Job>,
     pub(crate) profiles: BTreeMap<(String, String), pb::Profile>,
     pub(crate) environment: HashMap<String, String>,
+    /// The audit trail; empty: three grants.
+    pub(crate) events: Vec<pb::Event>,
     /// CPUs of each grant.
     pub(crate) cpus: String,
     /// TTL of leases that ask for none.

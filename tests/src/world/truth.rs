@@ -356,12 +356,14 @@ impl Truth {
     /// A renewal was answered with the loss of its lease, or of the right to it.
     pub fn said_lost(&self, id: LeaseId, fence: Fence) -> Verdict {
         let lease = self.fold.leases().get(&id);
-        let lives = |l: &&Lease| {
-            l.fence == fence && (l.phase.is_usable() || l.phase == Phase::Queued)
-        };
+        let lives =
+            |l: &&Lease| l.fence == fence && (l.phase.is_usable() || l.phase == Phase::Queued);
         match lease.filter(lives) {
             None => Ok(()),
-            Some(l) => broken("only_what_is_over_is_lost", format!("{id} is {:?}", l.phase)),
+            Some(l) => broken(
+                "only_what_is_over_is_lost",
+                format!("{id} is {:?}", l.phase),
+            ),
         }
     }
 

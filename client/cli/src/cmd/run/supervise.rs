@@ -1,18 +1,18 @@
-//! Keeps a command running under its lease: signals, moves, the end.
+//! Keeps a command running under its lease: signals, moves, the end. Why an end came is `why`'s.
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use evenkeel_client::{
-    Directive, DirectiveKind, Error, GuardEvent, GuardState, Lease, LeaseGuard, ResizeMode, Vector,
+    Client, Directive, DirectiveKind, GuardEvent, GuardState, Lease, LeaseGuard, ResizeMode, Vector,
 };
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
 use super::child::{Child, bind, exit_code};
 use super::signals::Signals;
-use super::{NOT_RUN, release_trouble, show_shares};
+use super::{NOT_RUN, release_trouble, show_shares, why};
 use crate::fail::{Doing as _, Failure};
 use crate::out;
 
@@ -24,6 +24,7 @@ const BATCH_VARIABLE: &str = "EVENKEEL_BATCH";
 
 /// A command and the lease that it runs under.
 pub(super) struct Supervisor {
+    pub(super) client: Client,
     pub(super) guard: LeaseGuard,
     pub(super) lease: Lease,
     pub(super) environment: BTreeMap<String, String>,
@@ -36,12 +37,10 @@ pub(super) struct Supervisor {
 enum AtEnd {
     /// Its exit code is ours.
     PassOn,
-    /// Its exit code is ours, unless the lease turns out to be lost: the daemon asked for it back.
-    Asked,
     /// It is started again with a new share.
     Restart(Directive),
-    /// The lease is gone: that is what our exit code says.
-    Lost,
+    /// The lease is lost, or the daemon asked for it back, with these words: that is what our exit code says.
+    Over(String),
 }
 
 impl Supervisor {
@@ -50,15 +49,15 @@ impl Supervisor {
         let lost = !self.guard.may_work();
         let released = self.guard.release_within_async(RELEASE_WITHIN).await;
         let (code, how) = ended?;
-        match (how, released) {
-            (AtEnd::Lost, _) => Err(was_lost(self.lease.id, code)),
-            // It was asked for because it was over already.
-            (AtEnd::Asked, Err(Error::Fenced { .. })) => Err(was_lost(self.lease.id, code)),
-            (_, Err(error)) if !lost => {
-                release_trouble(&error).into_iter().for_each(out::note);
-                Ok(code.into())
+        if let (false, Err(error)) = (lost, &released) {
+            release_trouble(error).into_iter().for_each(out::note);
+        }
+        match how {
+            AtEnd::Over(told) => {
+                let why = why::over(&self.client, &self.lease, told).await;
+                Err(was_stopped(self.lease.id, code, &why))
             }
-            _ => Ok(code.into()),
+            AtEnd::PassOn | AtEnd::Restart(_) => Ok(code.into()),
         }
     }
 
@@ -90,7 +89,10 @@ impl Supervisor {
                             child.signal(Signal::SIGCONT);
                             kill_at = Some(Instant::now() + self.grace);
                         }
-                        at_end = next;
+                        // What is over is not started again.
+                        if !matches!(at_end, AtEnd::Over(_)) {
+                            at_end = next;
+                        }
                     }
                 }
                 () = sleep_until(kill_at) => {
@@ -150,7 +152,7 @@ impl Supervisor {
                     "lease {} is lost: {why}; stopping the command",
                     self.lease.id
                 ));
-                Some(AtEnd::Lost)
+                Some(AtEnd::Over(why.to_string()))
             }
             GuardEvent::Directive(directive) => self.directive(directive),
         }
@@ -196,7 +198,7 @@ impl Supervisor {
                 self.say(format_args!(
                     "the daemon asks for the lease back{because}; stopping the command"
                 ));
-                Some(AtEnd::Asked)
+                Some(AtEnd::Over(directive.reason))
             }
             (DirectiveKind::ReclaimMemory, _) => {
                 self.say(format_args!("the daemon asks for GPU memory back{because}"));
@@ -206,14 +208,12 @@ impl Supervisor {
     }
 }
 
-fn was_lost(lease: u64, code: u8) -> Failure {
-    Failure::new(format!(
-        "the command was stopped (exit code {code}) because lease {lease} was lost"
-    ))
-    .code(NOT_RUN)
-    .hint(format!(
-        "What happened to it: `evenkeel events --lease {lease}`."
-    ))
+fn was_stopped(lease: u64, code: u8, why: &str) -> Failure {
+    Failure::new(format!("the command was stopped (exit code {code}): {why}"))
+        .code(NOT_RUN)
+        .hint(format!(
+            "What happened to it: `evenkeel events --lease {lease}`."
+        ))
 }
 
 fn share(vector: &Vector) -> String {
