@@ -151,7 +151,7 @@ impl Daemon {
     /// The end of its log.
     pub(crate) fn log_tail(&self) -> String {
         let log = fs::read_to_string(self.dir.join("daemon.log")).unwrap_or_default();
-        let lines: Vec<_> = log.lines().rev().take(5).collect();
+        let lines: Vec<_> = log.lines().rev().take(2).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" / ")
     }
 }

@@ -15,7 +15,7 @@ use crate::load::request;
 const AT_ONCE: Duration = Duration::from_secs(5);
 const WAIT_MS: u64 = 60_000;
 
-/// A job of three stages.
+/// A job of three stages, which takes whatever is free.
 pub(super) fn job(name: &str) -> pb::JobSpec {
     let stage = |name: &str, role: pb::StageRole| pb::StageSpec {
         name: name.into(),
@@ -36,6 +36,23 @@ pub(super) fn job(name: &str) -> pb::JobSpec {
             stage("gen", pb::StageRole::Generation),
             stage("train", pb::StageRole::Training),
         ],
+        ..Default::default()
+    }
+}
+
+/// A job that takes one core.
+pub(super) fn small_job(name: &str) -> pb::JobSpec {
+    pb::JobSpec {
+        name: name.into(),
+        unit: "env_step".into(),
+        stages: vec![pb::StageSpec {
+            name: "sim".into(),
+            role: pb::StageRole::Simulation.into(),
+            no_gpu: true,
+            min_cores: 1,
+            max_cores: 1,
+            ..Default::default()
+        }],
         ..Default::default()
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 use evenkeel_proto::v1 as pb;
 use tonic::{Code, Status};
 
-use super::amounts::job;
+use super::amounts::small_job;
 use super::calls::{Calls, key, right};
 use super::case;
 use crate::daemon::{Daemon, SYNTHETIC};
@@ -74,7 +74,7 @@ async fn owner() -> anyhow::Result<String> {
     let mut calls = Calls::connect(&daemon.socket()).await?;
     let asked = request();
     let lease = calls.grant(asked.clone()).await?;
-    calls.submit(job(JOB)).await?;
+    calls.submit(small_job(JOB)).await?;
     calls.trial(PROFILE, 1, 100.0).await?;
     let out = Command::new(&copy)
         .arg("stranger")
@@ -326,7 +326,7 @@ async fn unlisted(calls: &mut Calls) -> anyhow::Result<()> {
     let own = calls
         .submit(pb::JobSpec {
             unit: "mine".into(),
-            ..job(JOB)
+            ..small_job(JOB)
         })
         .await?;
     ensure!(

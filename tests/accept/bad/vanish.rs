@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use evenkeel_proto::v1 as pb;
 
+use super::amounts::small_job;
 use super::calls::{Calls, right};
 use super::case;
 use crate::Run;
@@ -61,7 +62,7 @@ async fn everywhere(rounds: usize) -> anyhow::Result<String> {
         ..request()
     };
     let blocker = good.grant(blocker).await?;
-    good.submit(cuts::small_job("shared")).await?;
+    good.submit(small_job("shared")).await?;
     good.trial("shared/sim", 1, 100.0).await?;
     let (before, files) = (trail::newest(&socket).await?, open_files(&daemon)?);
 

@@ -5,6 +5,7 @@ use serde_json::Value;
 use tonic::{Code, Status};
 use uuid::Uuid;
 
+use crate::bad::amounts::small_job;
 use crate::bad::calls::{Calls, key, point, right};
 use crate::load::request;
 use crate::trail::Trail;
@@ -43,23 +44,6 @@ pub(super) const READS: [&str; 13] = [
 ];
 /// A queue entry that nobody waits for is dropped after this time.
 const QUEUED_MS: u64 = 5_000;
-
-/// A job that takes one core.
-pub(super) fn small_job(name: &str) -> pb::JobSpec {
-    pb::JobSpec {
-        name: name.into(),
-        unit: "env_step".into(),
-        stages: vec![pb::StageSpec {
-            name: "sim".into(),
-            role: pb::StageRole::Simulation.into(),
-            no_gpu: true,
-            min_cores: 1,
-            max_cores: 1,
-            ..Default::default()
-        }],
-        ..Default::default()
-    }
-}
 
 /// A call that was cut off.
 pub(super) struct Cut {
