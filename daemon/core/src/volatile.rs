@@ -8,7 +8,7 @@ use alloc::string::String;
 use crate::balance::{Free, StayReason, Watch};
 use crate::clock::LeaseClock;
 use crate::event::Event;
-use crate::grant::Ask;
+use crate::grant::{Ask, Resize};
 use crate::id::{Fence, Generation, JobId, LeaseId, Name, RequestId};
 use crate::lease::{Lease, Phase};
 use crate::settings::Settings;
@@ -41,6 +41,10 @@ pub struct Volatile {
     pub acknowledged: BTreeMap<LeaseId, Generation>,
     /// Since when a target is unconfirmed.
     pub moving: BTreeMap<LeaseId, Time>,
+    /// Since when a worker has to restart with another share; until it works with it.
+    pub restarting: BTreeMap<LeaseId, Time>,
+    /// Since when the holder of a lease has been told that its job is over.
+    pub releasing: BTreeMap<LeaseId, Time>,
     /// Since when an admitted job has had no live lease.
     pub idle: BTreeMap<JobId, Time>,
     /// The balance of each admitted job.
@@ -85,9 +89,13 @@ impl Volatile {
             if lease.held != lease.target {
                 v.moving.insert(lease.id, now);
             }
+            // Whether they were told in the life before, nobody knows: the whole grace again.
+            if lease.phase.is_usable() && d.outlives_its_job(lease) {
+                v.releasing.insert(lease.id, now);
+            }
         }
         for job in d.jobs().values().filter(|j| j.plan.is_some()) {
-            v.watches.insert(job.id, Watch::new(&job.spec));
+            v.watches.insert(job.id, Watch::new(&job.spec, now));
             if crate::state::slots(job).all(|(_, s)| s.lease.is_none()) {
                 v.idle.insert(job.id, now);
             }
@@ -167,6 +175,12 @@ impl Volatile {
             return Millis(0);
         }
         self.clocks.values().for_each(|c| c.extend(late));
+        // Nobody was told, and nobody was heard, while it stood still.
+        let since = self
+            .releasing
+            .values_mut()
+            .chain(self.restarting.values_mut());
+        since.for_each(|since| *since = since.after(late));
         late
     }
 
@@ -246,12 +260,19 @@ impl Volatile {
                         self.acknowledged.insert(*id, lease.generation);
                     }
                 }
-                Event::LeaseDraining { id, fence } => self.new_fence(d, *id, *fence, now),
+                Event::LeaseDraining { id, fence } => {
+                    self.new_fence(d, *id, *fence, now);
+                    self.releasing.remove(id);
+                }
                 Event::LeaseQuarantined { id, fence, .. } => {
                     self.new_fence(d, *id, *fence, now);
+                    self.releasing.remove(id);
                     self.quarantined.insert(*id, now);
                 }
                 Event::LeaseRetargeted { id, .. } | Event::LeaseHeld { id, .. } => {
+                    if matches!(event, Event::LeaseRetargeted { .. }) {
+                        self.retargeted(d, *id, now);
+                    }
                     match d.leases().get(id) {
                         Some(l) if l.held != l.target => self.moving.entry(*id).or_insert(now),
                         _ => &mut self.moving.remove(id).unwrap_or_default(),
@@ -260,7 +281,7 @@ impl Volatile {
                 Event::LeaseEnded { id, .. } => self.forget(d, *id, now),
                 Event::JobAdmitted { id, .. } => {
                     if let Some(job) = d.jobs().get(id) {
-                        self.watches.insert(*id, Watch::new(&job.spec));
+                        self.watches.insert(*id, Watch::new(&job.spec, now));
                         self.idle.insert(*id, now);
                     }
                 }
@@ -271,6 +292,7 @@ impl Volatile {
                     self.watches.remove(id);
                     self.idle.remove(id);
                     if matches!(event, Event::JobEnded { .. }) {
+                        self.over(d, *id, now);
                         let mut all = d.requests().iter();
                         let key = all.find(|(_, r)| r.effect == Effect::Job(*id));
                         self.ends.extend(key.map(|(key, _)| (now, key.clone())));
@@ -301,6 +323,32 @@ impl Volatile {
             None => {}
         }
     }
+    /// The lease has a new target. If that takes a restart of a worker that runs, its time counts from here.
+    fn retargeted(&mut self, d: &Durable, id: LeaseId, now: Time) {
+        let restarts = |l: &&Lease| {
+            let runs = matches!(l.phase, Phase::Attached(_) | Phase::Active { .. });
+            runs && l.resize == Resize::Restart && l.held.gpus != l.target.gpus
+        };
+        match d.leases().get(&id).filter(restarts) {
+            Some(_) => self.restarting.insert(id, now),
+            None => self.restarting.remove(&id),
+        };
+    }
+    /// The worker of a lease has done work. How long its restart took, if it has just come out of one.
+    pub fn works(&mut self, lease: &Lease, now: Time) -> Option<Millis> {
+        let since = *self.restarting.get(&lease.id)?;
+        let confirmed = lease.held.gpus == lease.target.gpus
+            && self.acknowledged.get(&lease.id) == Some(&lease.generation);
+        confirmed.then(|| self.restarting.remove(&lease.id))?;
+        Some(now.since(since))
+    }
+    /// A job is over: from here on its workers are told to give their leases back.
+    fn over(&mut self, d: &Durable, id: JobId, now: Time) {
+        let of_job = |l: &&Lease| matches!(l.ask, Ask::Stage(m) if m.job == id);
+        let told = d.leases().values().filter(of_job);
+        self.releasing
+            .extend(told.filter(|l| l.phase.is_usable()).map(|l| (l.id, now)));
+    }
     fn busy(&mut self, d: &Durable, id: LeaseId) {
         if let Some(Ask::Stage(member)) = d.leases().get(&id).map(|l| &l.ask) {
             self.idle.remove(&member.job);
@@ -328,6 +376,8 @@ impl Volatile {
         self.quarantined.remove(&id);
         self.acknowledged.remove(&id);
         self.moving.remove(&id);
+        self.restarting.remove(&id);
+        self.releasing.remove(&id);
         self.unrenewed.remove(&id);
         self.restarted.remove(&id);
         if let Some(key) = d.ended_key(id) {

@@ -9,19 +9,19 @@ use super::lease::ended;
 use super::rebalance::{self, Case, Decision as Ruled, Judgement};
 use super::{Answer, Decision, find_fenced};
 use crate::allocate::{Inputs, Refusal, Room, plan};
-use crate::balance::{Free, JobContext, Report, StayReason};
+use crate::balance::{Free, JobContext, Report, StayReason, Verdict};
 use crate::command::{Caller, Rejection, Reply, Resource};
 use crate::curve::{Profile, ProfileKey};
 use crate::event::Event;
-use crate::grant::{Ask, Vector};
+use crate::grant::{Ask, Member, Vector};
 use crate::id::{BodyHash, Fence, LeaseId, Name, RequestId};
 use crate::job::{
     Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, WORKERS_MAX,
 };
-use crate::lease::{Cause, End};
+use crate::lease::{Cause, End, Lease};
 use crate::node::Node;
 use crate::state::{Durable, Effect, slots};
-use crate::unit::{Sms, Time};
+use crate::unit::{Millis, Sms, Time};
 use crate::volatile::{Ruling, Volatile};
 
 pub(super) fn submit(
@@ -400,7 +400,8 @@ pub(super) fn report(
         field: "report",
         why: e.to_string(),
     })?;
-    let Some(plan) = &job.plan else {
+    note_restart(v, lease, member, &report);
+    let (Some(plan), Some(watch)) = (&job.plan, v.watches.get_mut(&job.id)) else {
         return Ok(Decision::done());
     };
     let free = free_beside(d, plan);
@@ -409,28 +410,15 @@ pub(super) fn report(
         plan,
         settled: settled(d, job),
         free,
+        // Taken as 1, and a plan says so. Rates count busy time, so that waiting for the other stage does not show in
+        // them: a live estimate of the overlap needs wall time without waiting, and comes with measured interference.
         eta: None,
     };
     let Some(verdict) = watch.poll(&context) else {
         return Ok(Decision::done());
     };
-    let profiles = profiles_of(d, &job.tenant, &job.spec);
-    let room = room_of(d, job);
-    let inputs = Inputs {
-        scale: &job.scale,
-        learned: &job.learned,
-        profiles: &profiles,
-        ..Inputs::declared(&job.spec)
-    };
-    let costs = rebalance::Costs::default();
-    let judged = rebalance::judge(&Case {
-        inputs,
-        plan,
-        node: d.node(),
-        room: &room,
-        verdict: &verdict,
-        costs,
-    });
+    let restarts = watch.restart_costs();
+    let judged = judged(d, job, plan, &verdict, &restarts);
     let (events, stayed) = ruled(job, &judged);
     v.rulings.insert(
         job.id,
@@ -441,6 +429,48 @@ pub(super) fn report(
         },
     );
     Ok(Decision::of(events))
+}
+
+/// The first work after a restart ends it: from the commit of the new share to here the worker stood still, or was
+/// about to.
+fn note_restart(v: &mut Volatile, lease: &Lease, member: Member, report: &Report) {
+    if report.busy.iter().any(|b| b.units > 0.0)
+        && let Some(took) = v.works(lease, report.at)
+        && let Some(watch) = v.watches.get_mut(&member.job)
+    {
+        watch.restarted(member.stage, took);
+    }
+}
+
+/// Whether the job's shares move, by its profiles, what was learned live, and what its restarts took.
+fn judged(
+    d: &Durable,
+    job: &Job,
+    plan: &Plan,
+    verdict: &Verdict,
+    restarts: &[Option<Millis>],
+) -> Judgement {
+    let profiles = profiles_of(d, &job.tenant, &job.spec);
+    let room = room_of(d, job);
+    let inputs = Inputs {
+        scale: &job.scale,
+        learned: &job.learned,
+        profiles: &profiles,
+        ..Inputs::declared(&job.spec)
+    };
+    let costs = rebalance::Costs {
+        restarts,
+        // Not seen: what is reported during a move belongs to no split and is thrown away.
+        drain: None,
+    };
+    rebalance::judge(&Case {
+        inputs,
+        plan,
+        node: d.node(),
+        room: &room,
+        verdict,
+        costs,
+    })
 }
 
 /// A judgement as events, and the reason if the shares stay.
