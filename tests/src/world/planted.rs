@@ -36,11 +36,13 @@ pub enum Planted {
     RetryGrantedTwice,
     /// A restart leaves old deadlines in force.
     NoTtlAfterRestart,
+    /// A cancelled job's workers lose their leases before they are told.
+    CancelTakesAtOnce,
 }
 
 impl Planted {
     /// All of them, with the invariant that has to notice.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 16] = [
         (Self::ReplyBeforeCommit, "nothing_is_said_before_its_commit"),
         (Self::ExpiredFreedAtOnce, "freed_only_when_proved_gone"),
         (Self::GrowBeforeShrink, "reality_is_counted"),
@@ -65,6 +67,7 @@ impl Planted {
         (Self::TargetsNotWritten, "memory_tables_and_fold_agree"),
         (Self::RetryGrantedTwice, "one_effect_per_request"),
         (Self::NoTtlAfterRestart, "a_restart_gives_one_ttl"),
+        (Self::CancelTakesAtOnce, "a_cancelled_worker_is_told_first"),
     ];
     /// By its name.
     pub fn named(name: &str) -> Option<Self> {

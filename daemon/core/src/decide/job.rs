@@ -18,7 +18,7 @@ use crate::id::{BodyHash, Fence, LeaseId, Name, RequestId};
 use crate::job::{
     Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, WORKERS_MAX,
 };
-use crate::lease::{Cause, End, Lease};
+use crate::lease::{End, Lease, Phase};
 use crate::node::Node;
 use crate::state::{Durable, Effect, slots};
 use crate::unit::{Millis, Sms, Time};
@@ -349,23 +349,24 @@ fn named<'a>(d: &'a Durable, caller: &Caller, name: &Name) -> Result<&'a Job, Re
         .ok_or_else(|| Rejection::NotFound(format!("job {name}")))
 }
 
+/// The job ends at once: its name is free, and what was kept for it. What a worker uses stays the worker's for a
+/// grace: from the commit on it is told to give it back (`converge::directive`), and `decide::time` takes what is
+/// left. A lease that nobody uses yet ends here.
 pub(super) fn cancel(d: &Durable, caller: &Caller, name: &Name) -> Result<Decision, Rejection> {
     let job = named(d, caller, name)?;
-    let mine = |l: &&crate::lease::Lease| matches!(l.ask, Ask::Stage(m) if m.job == job.id);
-    let over = |l: &crate::lease::Lease| match l.phase.holder() {
-        None => Some(ended(l, End::Revoked, None)),
-        Some(_) if l.phase.is_usable() => Some(Event::LeaseQuarantined {
-            id: l.id,
-            fence: l.fence.next(),
-            cause: Cause::Revoked,
-        }),
-        Some(_) => None,
-    };
-    let mut events: Vec<Event> = d.leases().values().filter(mine).filter_map(over).collect();
+    let (mut events, mut told) = (Vec::new(), Vec::new());
+    for lease in d.leases().values() {
+        match &lease.phase {
+            _ if !matches!(lease.ask, Ask::Stage(m) if m.job == job.id) => {}
+            Phase::Queued | Phase::Pending => events.push(ended(lease, End::Revoked, None)),
+            phase if phase.is_usable() => told.push(lease.id),
+            _ => {} // on its way out already
+        }
+    }
     events.push(Event::JobEnded { id: job.id });
     Ok(Decision {
         events,
-        reply: Answer::Reply(Reply::Job(job.id)),
+        reply: Answer::Reply(Reply::Cancelled { job: job.id, told }),
     })
 }
 
