@@ -379,8 +379,14 @@ impl Controller {
             }
             match event {
                 Event::NodeInstalled { .. } => retarget = true,
+                // What holders are told has changed, without an event of their leases.
                 Event::NodeDrained { .. } => {
                     self.ends.shared.published.iter().for_each(|l| l.wake())
+                }
+                Event::JobEnded { .. } => {
+                    let told = self.state.volatile.releasing.keys();
+                    let published = told.filter_map(|id| self.ends.shared.published.get(id));
+                    published.for_each(|lease| lease.wake());
                 }
                 _ => {}
             }

@@ -2,6 +2,7 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crate::balance::Report;
 use crate::cpuset::CpuSet;
@@ -180,7 +181,7 @@ pub enum Command {
         /// Plan anew.
         replan: bool,
     },
-    /// The job is over.
+    /// The job is over: its workers are told to give their leases back, and have a grace to do so.
     Cancel {
         /// Who asks.
         caller: Caller,
@@ -228,6 +229,13 @@ pub enum Reply {
     Waiting(LeaseId),
     /// The job's number.
     Job(JobId),
+    /// The job is over.
+    Cancelled {
+        /// The job's number.
+        job: JobId,
+        /// Leases whose holders are told to give them back; those without a holder have ended.
+        told: Vec<LeaseId>,
+    },
     /// Points that the profile has now.
     Points(u32),
     /// Done (or seen already).

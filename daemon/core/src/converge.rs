@@ -228,7 +228,7 @@ pub enum Order {
         /// Batch size the plan chose; 1 where the stage has none.
         batch: u32,
     },
-    /// Give the lease back: it is revoked, or its job is over.
+    /// Give the lease back: it is lost already, or its job is over and it will be revoked after a grace.
     Release,
     /// Finish what runs and give the lease back: the node is being drained.
     Drain,
@@ -239,6 +239,7 @@ pub fn directive(d: &Durable, v: &Volatile, now: Time, lease: &Lease) -> Option<
     let order = match &lease.phase {
         Phase::Quarantined { .. } => Order::Release,
         p if !p.is_usable() => return None,
+        _ if d.outlives_its_job(lease) => Order::Release,
         _ if v.acknowledged.get(&lease.id) != Some(&lease.generation) && lease.generation.0 > 1 => {
             resize_order(d, v, now, lease)
         }

@@ -11,6 +11,9 @@ pub struct Settings {
     pub ttl: Millis,
     /// Time past the deadline in which a renewal still saves a held lease: a hiccup is not a death.
     pub grace: Millis,
+    /// Time in which the workers of a cancelled job may give their leases back before these are revoked: a step, and
+    /// a checkpoint of what it led to.
+    pub release_grace: Millis,
     /// Time in quarantine before the tree is told to end.
     pub quarantine_kill: Millis,
     /// Time between telling the tree to end and ending it.
@@ -50,6 +53,7 @@ impl Default for Settings {
         Self {
             ttl: Millis::secs(30),
             grace: Millis::secs(10),
+            release_grace: Millis::secs(60),
             quarantine_kill: Millis::secs(30),
             kill_after_term: Millis::secs(10),
             park_after: Millis::secs(600),

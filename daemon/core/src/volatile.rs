@@ -9,7 +9,7 @@ use crate::balance::{Free, StayReason, Watch};
 use crate::clock::LeaseClock;
 use crate::command::Seen;
 use crate::event::Event;
-use crate::grant::Ask;
+use crate::grant::{Ask, Resize};
 use crate::id::{Fence, Generation, GpuId, JobId, LeaseId, Name, RequestId};
 use crate::lease::{Lease, Phase};
 use crate::settings::Settings;
@@ -47,6 +47,10 @@ pub struct Volatile {
     pub acknowledged: BTreeMap<LeaseId, Generation>,
     /// Since when a target is unconfirmed.
     pub moving: BTreeMap<LeaseId, Time>,
+    /// Since when a worker has to restart with another share; until it works with it.
+    pub restarting: BTreeMap<LeaseId, Time>,
+    /// Since when the holder of a lease has been told that its job is over.
+    pub releasing: BTreeMap<LeaseId, Time>,
     /// Since when an admitted job has had no live lease.
     pub idle: BTreeMap<JobId, Time>,
     /// The balance of each admitted job.
@@ -126,9 +130,13 @@ impl Volatile {
             if lease.held != lease.target {
                 v.moving.insert(lease.id, now);
             }
+            // Whether they were told in the life before, nobody knows: the whole grace again.
+            if lease.phase.is_usable() && d.outlives_its_job(lease) {
+                v.releasing.insert(lease.id, now);
+            }
         }
         for job in d.jobs().values().filter(|j| j.plan.is_some()) {
-            v.watches.insert(job.id, Watch::new(&job.spec));
+            v.watches.insert(job.id, Watch::new(&job.spec, now));
             if crate::state::slots(job).all(|(_, s)| s.lease.is_none()) {
                 v.idle.insert(job.id, now);
             }
@@ -214,6 +222,12 @@ impl Volatile {
             clock.extend(late, now.after(ttl));
         }
         self.stalled += late;
+        // Nobody was told, and nobody was heard, while it stood still.
+        let since = self
+            .releasing
+            .values_mut()
+            .chain(self.restarting.values_mut());
+        since.for_each(|since| *since = since.after(late));
         late
     }
     /// Up to when this life of the daemon counts against leases that were there at its start and are not renewed:
@@ -293,14 +307,17 @@ impl Volatile {
                 }
                 Event::LeaseDraining { id, fence } => {
                     self.new_fence(d, *id, *fence, now);
+                    self.releasing.remove(id);
                     self.draining.insert(*id, now);
                 }
                 Event::LeaseQuarantined { id, fence, .. } => {
                     self.new_fence(d, *id, *fence, now);
                     self.draining.remove(id);
+                    self.releasing.remove(id);
                     self.quarantined.insert(*id, now);
                 }
                 Event::LeaseRetargeted { id, .. } => {
+                    self.retargeted(d, *id, now);
                     self.moving.remove(id); // a new target has its own time
                     self.moves(d, *id, now);
                 }
@@ -308,7 +325,7 @@ impl Volatile {
                 Event::LeaseEnded { id, .. } => self.forget(d, *id, now),
                 Event::JobAdmitted { id, .. } => {
                     if let Some(job) = d.jobs().get(id) {
-                        self.watches.insert(*id, Watch::new(&job.spec));
+                        self.watches.insert(*id, Watch::new(&job.spec, now));
                         self.idle.insert(*id, now);
                     }
                 }
@@ -318,9 +335,12 @@ impl Volatile {
                 Event::JobParked { id } | Event::JobEnded { id } => {
                     self.watches.remove(id);
                     self.idle.remove(id);
-                    if let (Event::JobEnded { .. }, Some(key)) = (event, d.request_of(*id)) {
-                        let most = self.settings.remember_ends;
-                        self.ends.push(now, key.clone(), most);
+                    if matches!(event, Event::JobEnded { .. }) {
+                        self.over(d, *id, now);
+                        if let Some(key) = d.request_of(*id) {
+                            let most = self.settings.remember_ends;
+                            self.ends.push(now, key.clone(), most);
+                        }
                     }
                 }
                 _ => {}
@@ -362,6 +382,32 @@ impl Volatile {
             None => {}
         }
     }
+    /// The lease has a new target. If that takes a restart of a worker that runs, its time counts from here.
+    fn retargeted(&mut self, d: &Durable, id: LeaseId, now: Time) {
+        let restarts = |l: &&Lease| {
+            let runs = matches!(l.phase, Phase::Attached(_) | Phase::Active { .. });
+            runs && l.resize == Resize::Restart && l.held.gpus != l.target.gpus
+        };
+        match d.leases().get(&id).filter(restarts) {
+            Some(_) => self.restarting.insert(id, now),
+            None => self.restarting.remove(&id),
+        };
+    }
+    /// The worker of a lease has done work. How long its restart took, if it has just come out of one.
+    pub fn works(&mut self, lease: &Lease, now: Time) -> Option<Millis> {
+        let since = *self.restarting.get(&lease.id)?;
+        let confirmed = lease.held.gpus == lease.target.gpus
+            && self.acknowledged.get(&lease.id) == Some(&lease.generation);
+        confirmed.then(|| self.restarting.remove(&lease.id))?;
+        Some(now.since(since))
+    }
+    /// A job is over: from here on its workers are told to give their leases back.
+    fn over(&mut self, d: &Durable, id: JobId, now: Time) {
+        let of_job = |l: &&Lease| matches!(l.ask, Ask::Stage(m) if m.job == id);
+        let told = d.leases().values().filter(of_job);
+        self.releasing
+            .extend(told.filter(|l| l.phase.is_usable()).map(|l| (l.id, now)));
+    }
     fn busy(&mut self, d: &Durable, id: LeaseId) {
         if let Some(lease) = d.leases().get(&id)
             && let Ask::Stage(of) = &lease.ask
@@ -397,6 +443,8 @@ impl Volatile {
         self.draining.remove(&id);
         self.heard.remove(&id);
         self.wide.remove(&id);
+        self.restarting.remove(&id);
+        self.releasing.remove(&id);
         self.unrenewed.remove(&id);
         self.restarted.remove(&id);
         if let Some(key) = d.ended_key(id) {

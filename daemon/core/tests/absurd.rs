@@ -57,7 +57,9 @@ fn refused(state: &mut State, what: &str, command: Command) -> Rejection {
     let before = format!("{:?}", state.durable.parts());
     let settled = step(state, Time(1), &[command]).settle(state, Time(1));
     let answer = settled.answers.into_iter().next().unwrap();
-    let refusal = answer.expect_err(what);
+    let Err(refusal) = answer else {
+        panic!("{what}: {answer:?}")
+    };
     assert_eq!(settled.events, [], "{what}");
     assert_eq!(format!("{:?}", state.durable.parts()), before, "{what}");
     assert!(!matches!(refusal, Rejection::Invariant(_)), "{what}");

@@ -223,6 +223,7 @@ impl Config {
         check.range("leases.ttl_ms", leases.ttl_ms, 1_000, HOUR);
         check.range("leases.grace_ms", leases.grace_ms, 0, HOUR);
         for (key, value) in [
+            ("leases.release_grace_ms", leases.release_grace_ms),
             ("leases.quarantine_kill_ms", leases.quarantine_kill_ms),
             ("leases.kill_after_term_ms", leases.kill_after_term_ms),
         ] {

@@ -64,6 +64,7 @@ impl Default for LeasesConfig {
         Self {
             ttl_ms: core.ttl.0,
             grace_ms: core.grace.0,
+            release_grace_ms: core.release_grace.0,
             quarantine_kill_ms: core.quarantine_kill.0,
             kill_after_term_ms: core.kill_after_term.0,
             park_after_ms: core.park_after.0,

@@ -190,6 +190,8 @@ pub struct LeasesConfig {
     pub ttl_ms: u64,
     /// Time past the deadline in which a renewal still saves a lease.
     pub grace_ms: u64,
+    /// Time in which a cancelled job's workers may give their leases back.
+    pub release_grace_ms: u64,
     /// Time in quarantine before the tree is told to end.
     pub quarantine_kill_ms: u64,
     /// Time between telling the tree to end and ending it.
@@ -305,6 +307,7 @@ impl Config {
         Settings {
             ttl: Millis(leases.ttl_ms),
             grace: Millis(leases.grace_ms),
+            release_grace: Millis(leases.release_grace_ms),
             quarantine_kill: Millis(leases.quarantine_kill_ms),
             kill_after_term: Millis(leases.kill_after_term_ms),
             park_after: Millis(leases.park_after_ms),

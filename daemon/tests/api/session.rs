@@ -320,7 +320,7 @@ async fn a_new_session_is_told_what_the_old_one_was_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn revoked_drained_and_cancelled_holders_are_told() {
+async fn revoked_and_drained_holders_are_told() {
     let rig = Rig::local().await;
     let mut alice = rig.leases(Who::Alice).await;
     let lease = acquire(&mut alice, super::kit::enforced(1, 2, 1)).await;
@@ -367,4 +367,47 @@ async fn revoked_drained_and_cancelled_holders_are_told() {
             break;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_jobs_workers_are_told_and_can_still_renew_and_give_back() {
+    let rig = Rig::local().await;
+    let (generation, training) = job_with_workers(&rig, "pick").await;
+    let mut session = Session::open(&rig, Who::Alice).await;
+    session.renew(&[generation.clone(), training.clone()]).await;
+    let cancel = pb::CancelJobRequest {
+        name: "pick".into(),
+    };
+    let mut jobs = rig.jobs(Who::Alice).await;
+    let cancelled = jobs.cancel_job(cancel).await.unwrap().into_inner();
+    let job = cancelled.job.unwrap();
+    assert_eq!(job.phase(), pb::JobPhase::Ended);
+    let told: Vec<_> = job.leases.iter().map(|l| (l.id, l.fence)).collect();
+    let both = [&generation, &training].map(|l| (l.id, l.fence));
+    assert_eq!(told, both, "the answer says who was told");
+    let member = job.leases[1].member.clone().unwrap();
+    assert_eq!(
+        (member.job.as_str(), member.stage.as_str()),
+        ("pick", "train")
+    );
+
+    for _ in 0..2 {
+        let release = session.directive("told, and told again").await;
+        assert_eq!(release.kind(), pb::DirectiveKind::Release);
+        assert!(release.reason.contains("its job is over"), "{release:?}");
+    }
+    session.renew(std::slice::from_ref(&training)).await;
+    loop {
+        if let Some(renewal) = session.next("a renewal").await.renewals.first() {
+            assert_eq!(renewal.status(), pb::RenewStatus::Renewed);
+            break;
+        }
+    }
+    let release = pb::ReleaseLeaseRequest {
+        lease_id: training.id,
+        fence: training.fence,
+    };
+    let mut alice = rig.leases(Who::Alice).await;
+    let released = alice.release_lease(release).await.unwrap().into_inner();
+    assert_eq!(released.lease.unwrap().phase(), pb::LeasePhase::Draining);
 }

@@ -486,6 +486,8 @@ impl Agent {
             return;
         }
         match &directive.order {
+            // Given back, or simply gone.
+            Order::Release if self.rng.chance(600) => self.release(turn),
             Order::Release => self.exit(turn),
             Order::Drain => {
                 if self.rng.chance(300) {

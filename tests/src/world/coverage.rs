@@ -61,6 +61,12 @@ pub fn missing(counts: &Counts) -> Vec<String> {
         ("handle", "renewed"),
         ("handle", "closing"),
         ("handle", "stopped while closing"),
+        ("told", "target"),
+        ("told", "restart"),
+        ("told", "release"),
+        ("told", "drain"),
+        ("cancel", "given back"),
+        ("cancel", "taken after the grace"),
         ("fault", "stall"),
         ("fault", "a device hangs"),
     ];

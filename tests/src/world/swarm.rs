@@ -150,6 +150,7 @@ impl Swarm {
         let settings = Settings {
             ttl: Millis(5_000),
             grace: Millis(*r.pick(&[0, 500, 2_000, 10_000])),
+            release_grace: Millis(*r.pick(&[0, 2_000, 10_000, 60_000])),
             quarantine_kill: Millis(*r.pick(&[1_000, 5_000, 30_000])),
             kill_after_term: Millis(*r.pick(&[1_000, 10_000])),
             park_after: Millis(*r.pick(&[3_000, 20_000, 600_000])),

@@ -99,11 +99,6 @@ fn by(problem: &Problem) -> Name {
 }
 
 fn share(name: &Name, s: &Share) -> String {
-    format!("{name} ({})", amounts(s))
-}
-
-/// What a share is, in words.
-pub(super) fn amounts(s: &Share) -> String {
     let cores = if s.cores == 1 {
         "1 core"
     } else {
@@ -114,7 +109,7 @@ pub(super) fn amounts(s: &Share) -> String {
     } else {
         String::new()
     };
-    format!("{cores}{gpu}, batch {}", s.batch)
+    format!("{name} ({cores}{gpu}, batch {})", s.batch)
 }
 
 fn sentences(problem: &Problem, solution: &Solution, spare: u32) -> Vec<String> {

@@ -3,8 +3,7 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::explain::amounts;
-use super::{Inputs, Problem, Share, Solution, Stage};
+use super::{Amount, Inputs, Problem, Resource, Share, Solution, Stage};
 use crate::id::Name;
 use crate::job::Role;
 use crate::unit::{Rate, Sms};
@@ -38,9 +37,10 @@ fn why(stage: &Stage, share: &Share, points: usize) -> Option<String> {
     if stage.curve.is_some() {
         return (share.rate == Rate::ZERO).then(|| {
             format!(
-                "its profile says so for what it can have here, {}; allow it more, or let the other stages' least \
-                 leave more",
-                amounts(share)
+                "its profile says so for all that it can have here, {} and {}; allow it more, or let the other \
+                 stages' least leave more",
+                Amount(Resource::Cores, share.cores.into()),
+                share.sms
             )
         });
     }
@@ -51,9 +51,9 @@ fn why(stage: &Stage, share: &Share, points: usize) -> Option<String> {
     }
     (stage.sms.1 > Sms(0) && share.sms == Sms(0)).then(|| {
         format!(
-            "it is declared to work on a GPU and can have no SM; its most is {}, for {} workers; allow it more, let \
-             the other stages' least leave more, or declare that it needs no GPU",
-            stage.sms.1, stage.workers
+            "it is declared to work on a GPU and no SM can be given to each of its workers ({}, {} at most); allow it \
+             more, let the other stages' least leave more, or declare that it needs no GPU",
+            stage.workers, stage.sms.1
         )
     })
 }

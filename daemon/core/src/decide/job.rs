@@ -11,18 +11,18 @@ use super::rebalance::{self, Case, Decision as Ruled, Judgement};
 use super::room::{free_beside, room_beside_queue, whole_room};
 use super::{Answer, Decision, find_fenced};
 use crate::allocate::{Inputs, Refusal, Room, plan};
-use crate::balance::{JobContext, Report, StayReason};
+use crate::balance::{JobContext, Report, StayReason, Verdict};
 use crate::command::{Caller, Rejection, Reply, Resource};
 use crate::curve::{Profile, ProfileKey};
 use crate::event::Event;
-use crate::grant::{Ask, Resize};
+use crate::grant::{Ask, Member, Resize};
 use crate::id::{BodyHash, Fence, LeaseId, Name, RequestId};
 use crate::job::{
     Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, Slot, WORKERS_MAX,
 };
-use crate::lease::{Cause, End, Phase};
+use crate::lease::{End, Lease, Phase};
 use crate::state::{Durable, Effect, slots};
-use crate::unit::{Sms, Time};
+use crate::unit::{Millis, Sms, Time};
 use crate::volatile::{Ruling, Volatile};
 
 pub(super) fn submit(
@@ -293,23 +293,24 @@ fn named<'a>(d: &'a Durable, caller: &Caller, name: &Name) -> Result<&'a Job, Re
         .ok_or_else(|| Rejection::NotFound(format!("job {name}")))
 }
 
+/// The job ends at once: its name is free, and what was kept for it. What a worker uses stays the worker's for a
+/// grace: from the commit on it is told to give it back (`converge::directive`), and `decide::time` takes what is
+/// left. A lease that nobody uses yet ends here.
 pub(super) fn cancel(d: &Durable, caller: &Caller, name: &Name) -> Result<Decision, Rejection> {
     let job = named(d, caller, name)?;
-    let mine = |l: &&crate::lease::Lease| matches!(l.ask, Ask::Stage(m) if m.job == job.id);
-    let over = |l: &crate::lease::Lease| match l.phase.holder() {
-        None => Some(ended(l, End::Revoked, None)),
-        Some(_) if l.phase.is_usable() => Some(Event::LeaseQuarantined {
-            id: l.id,
-            fence: l.fence.next(),
-            cause: Cause::Revoked,
-        }),
-        Some(_) => None,
-    };
-    let mut events: Vec<Event> = d.leases().values().filter(mine).filter_map(over).collect();
+    let (mut events, mut told) = (Vec::new(), Vec::new());
+    for lease in d.leases().values() {
+        match &lease.phase {
+            _ if !matches!(lease.ask, Ask::Stage(m) if m.job == job.id) => {}
+            Phase::Queued | Phase::Pending => events.push(ended(lease, End::Revoked, None)),
+            phase if phase.is_usable() => told.push(lease.id),
+            _ => {} // on its way out already
+        }
+    }
     events.push(Event::JobEnded { id: job.id });
     Ok(Decision {
         events,
-        reply: Answer::Reply(Reply::Job(job.id)),
+        reply: Answer::Reply(Reply::Cancelled { job: job.id, told }),
     })
 }
 
@@ -344,7 +345,8 @@ pub(super) fn report(
         field: "report",
         why: e.to_string(),
     })?;
-    let Some(plan) = &job.plan else {
+    note_restart(v, lease, member, &report);
+    let (Some(plan), Some(watch)) = (&job.plan, v.watches.get_mut(&job.id)) else {
         return Ok(Decision::done());
     };
     let free = free_beside(d, plan);
@@ -353,28 +355,15 @@ pub(super) fn report(
         plan,
         settled: settled(d, job),
         free,
+        // Taken as 1, and a plan says so. Rates count busy time, so that waiting for the other stage does not show in
+        // them: a live estimate of the overlap needs wall time without waiting, and comes with measured interference.
         eta: None,
     };
     let Some(verdict) = watch.poll(&context) else {
         return Ok(Decision::done());
     };
-    let profiles = profiles_of(d, &job.tenant, &job.spec);
-    let room = room_beside_queue(d, v, job);
-    let inputs = Inputs {
-        scale: &job.scale,
-        learned: &job.learned,
-        profiles: &profiles,
-        ..Inputs::declared(&job.spec)
-    };
-    let costs = rebalance::Costs::default();
-    let judged = rebalance::judge(&Case {
-        inputs,
-        plan,
-        node: d.node(),
-        room: &room,
-        verdict: &verdict,
-        costs,
-    });
+    let restarts = watch.restart_costs();
+    let judged = judged(d, v, job, plan, &verdict, &restarts);
     let (events, stayed) = ruled(job, &judged);
     v.rulings.insert(
         job.id,
@@ -385,6 +374,49 @@ pub(super) fn report(
         },
     );
     Ok(Decision::of(events))
+}
+
+/// The first work after a restart ends it: from the commit of the new share to here the worker stood still, or was
+/// about to.
+fn note_restart(v: &mut Volatile, lease: &Lease, member: Member, report: &Report) {
+    if report.busy.iter().any(|b| b.units > 0.0)
+        && let Some(took) = v.works(lease, report.at)
+        && let Some(watch) = v.watches.get_mut(&member.job)
+    {
+        watch.restarted(member.stage, took);
+    }
+}
+
+/// Whether the job's shares move, by its profiles, what was learned live, and what its restarts took.
+fn judged(
+    d: &Durable,
+    v: &mut Volatile,
+    job: &Job,
+    plan: &Plan,
+    verdict: &Verdict,
+    restarts: &[Option<Millis>],
+) -> Judgement {
+    let profiles = profiles_of(d, &job.tenant, &job.spec);
+    let room = room_beside_queue(d, v, job);
+    let inputs = Inputs {
+        scale: &job.scale,
+        learned: &job.learned,
+        profiles: &profiles,
+        ..Inputs::declared(&job.spec)
+    };
+    let costs = rebalance::Costs {
+        restarts,
+        // Not seen: what is reported during a move belongs to no split and is thrown away.
+        drain: None,
+    };
+    rebalance::judge(&Case {
+        inputs,
+        plan,
+        node: d.node(),
+        room: &room,
+        verdict,
+        costs,
+    })
 }
 
 /// A judgement as events, and the reason if the shares stay.

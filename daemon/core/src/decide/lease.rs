@@ -428,16 +428,22 @@ pub(super) fn ended(lease: &Lease, how: End, reason: Option<String>) -> Event {
 
 pub(super) fn revoke(d: &Durable, caller: &Caller, id: LeaseId) -> Result<Decision, Rejection> {
     let lease = find(d, caller, id)?;
-    let event = match &lease.phase {
-        Phase::Quarantined { .. } => return Ok(Decision::about(id, [])),
-        p if p.holder().is_none() => ended(lease, End::Revoked, None),
-        _ => Event::LeaseQuarantined {
-            id,
+    if matches!(lease.phase, Phase::Quarantined { .. }) {
+        return Ok(Decision::about(id, []));
+    }
+    Ok(Decision::about(id, [revoked(lease)]))
+}
+
+/// The event by which a lease is taken back: its share is free when its tree is proved gone; at once without a tree.
+pub(super) fn revoked(lease: &Lease) -> Event {
+    match lease.phase.holder() {
+        None => ended(lease, End::Revoked, None),
+        Some(_) => Event::LeaseQuarantined {
+            id: lease.id,
             fence: lease.fence.next(),
             cause: Cause::Revoked,
         },
-    };
-    Ok(Decision::about(id, [event]))
+    }
 }
 
 pub(super) fn clear(

@@ -33,14 +33,14 @@ pub struct Case<'a> {
     /// Why it is looked at, and what was measured.
     pub verdict: &'a Verdict,
     /// What moves have cost so far.
-    pub costs: Costs,
+    pub costs: Costs<'a>,
 }
 
-/// Measured costs of a move; what was not measured comes from the job's settings.
+/// Measured costs of a move; what was not measured comes from the job's settings, and the decision says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Costs {
-    /// Pause of a stage that restarts.
-    pub restart: Option<Millis>,
+pub struct Costs<'a> {
+    /// Pause of a stage that restarts, by stage; none, or beyond the end: not measured yet.
+    pub restarts: &'a [Option<Millis>],
     /// Pause of the pipeline while units in flight are drained.
     pub drain: Option<Millis>,
 }
@@ -176,7 +176,8 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
     } else {
         f64::MAX
     };
-    let (cost_s, horizon_s) = (cost(case, now, &new), seconds(rules.horizon));
+    let (cost_s, basis) = cost(case, now, &new);
+    let horizon_s = seconds(rules.horizon);
     let figures = format!(
         "The best split would do {} instead of {theta} (+{:.1} %)",
         new.theta,
@@ -188,8 +189,9 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
     }
     // Units won in what is left of the horizon after the pause, against units lost in the pause.
     if gain * (horizon_s - cost_s) <= cost_s {
-        let detail =
-            format!("{figures}; a pause of {cost_s:.1} s does not pay within {horizon_s:.0} s.");
+        let detail = format!(
+            "{figures}; a pause of {cost_s:.1} s{basis} does not pay within {horizon_s:.0} s."
+        );
         return stay(StayReason::DoesNotPay, detail);
     }
     match place(
@@ -203,7 +205,7 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
         Ok(plan) => {
             let mut reasons = [case.verdict.why.clone()].to_vec();
             reasons.extend(refit.why.iter().cloned());
-            reasons.push(format!("{figures} for a pause of {cost_s:.1} s."));
+            reasons.push(format!("{figures} for a pause of {cost_s:.1} s{basis}."));
             reasons.extend(changes(case, now, &new));
             let solution = new;
             Decision::Move(Box::new(Move {
@@ -244,27 +246,52 @@ fn theta_of(problem: &Problem, shares: &[Share]) -> Rate {
     Rate::clamped(problem.combine(&rates).2)
 }
 
-/// The pause that the move costs, in seconds: the drain, and a restart for the stages that shrink and one for
-/// those that grow (shrink goes before grow; restarts of one round run side by side).
-fn cost(case: &Case<'_>, now: &Solution, new: &Solution) -> f64 {
-    let restarts = |grows: bool| {
-        case.inputs
-            .spec
-            .stages
-            .iter()
-            .zip(now.stages.iter().zip(&new.stages))
-            .any(|(spec, (a, b))| {
-                let gpu = |s: &Share| (s.sms, s.cap, s.memory);
-                let moves = gpu(a) != gpu(b) && (b.sms > a.sms || b.memory > a.memory) == grows;
-                moves && spec.resize == Resize::Restart
-            })
+/// The pause that the move costs, in seconds, and what is known of it: the drain, and the slowest restart of the
+/// stages that shrink and that of those that grow (shrink goes before grow; restarts of one round run side by side).
+fn cost(case: &Case<'_>, now: &Solution, new: &Solution) -> (f64, String) {
+    let gpu = |s: &Share| (s.sms, s.cap, s.memory);
+    let grows = |a: &Share, b: &Share| b.sms > a.sms || b.memory > a.memory;
+    let specs = case.inputs.spec.stages.iter().enumerate();
+    let restarts: Vec<Restart<'_>> = specs
+        .zip(now.stages.iter().zip(&new.stages))
+        .filter(|((_, spec), (a, b))| gpu(a) != gpu(b) && spec.resize == Resize::Restart)
+        .map(|((i, spec), (a, b))| Restart {
+            stage: &spec.name,
+            grows: grows(a, b),
+            measured: case.costs.restarts.get(i).copied().flatten(),
+        })
+        .collect();
+    let assumed = case.inputs.spec.rebalance.restart_cost;
+    let round = |grows: bool| {
+        let of_round = restarts.iter().filter(|r| r.grows == grows);
+        let slowest = of_round.map(|r| r.measured.unwrap_or(assumed)).max();
+        slowest.map_or(0.0, seconds)
     };
-    let rounds = f64::from(u8::from(restarts(false)) + u8::from(restarts(true)));
-    let restart = case
-        .costs
-        .restart
-        .unwrap_or(case.inputs.spec.rebalance.restart_cost);
-    rounds * seconds(restart) + case.costs.drain.map_or(0.0, seconds)
+    let pause = round(false) + round(true) + case.costs.drain.map_or(0.0, seconds);
+    (pause, basis(&restarts, assumed))
+}
+
+/// A stage that a move restarts.
+struct Restart<'a> {
+    stage: &'a crate::id::Name,
+    grows: bool,
+    measured: Option<Millis>,
+}
+
+/// Where the pause of each restart comes from; nothing where nothing restarts.
+fn basis(restarts: &[Restart<'_>], assumed: Millis) -> String {
+    if restarts.is_empty() {
+        return String::new();
+    }
+    let of = |r: &Restart<'_>| match r.measured {
+        Some(took) => format!("{}'s restart took {took}", r.stage),
+        None => format!(
+            "{}'s restart was not measured yet, taken as {assumed}",
+            r.stage
+        ),
+    };
+    let all: Vec<String> = restarts.iter().map(of).collect();
+    format!(" ({})", all.join("; "))
 }
 
 fn changes(case: &Case<'_>, now: &Solution, new: &Solution) -> Vec<String> {

@@ -20,7 +20,7 @@ pub(in crate::api) fn job(state: &State, now: Time, j: &Job, around: &Around<'_>
     pb::Job {
         phase: phase(j.phase).into(),
         plan: j.plan.as_ref().map(|p| plan(&j.spec, p, around)),
-        balance: watch.map(|w| balance(j, &w.view(), moving)),
+        balance: watch.map(|w| balance(j, &w.view(), moving, now)),
         leases: leases
             .iter()
             .map(|l| lease_in(state, now, l, around))
@@ -54,6 +54,9 @@ pub(in crate::api) fn without_times(job: &pb::Job) -> pb::Job {
     for lease in &mut job.leases {
         lease.remaining_ms = 0;
     }
+    if let Some(balance) = &mut job.balance {
+        balance.waits_for.clear();
+    }
     job
 }
 
@@ -81,7 +84,7 @@ fn moves(j: &Job, l: &Lease) -> bool {
     l.phase.is_usable() && (resized || planned().is_some_and(|p| *p != l.target))
 }
 
-fn balance(j: &Job, view: &View, moving: bool) -> pb::Balance {
+fn balance(j: &Job, view: &View, moving: bool, now: Time) -> pb::Balance {
     let rate = |stage: usize| {
         let measured = view.measured.as_ref()?.stages.get(stage)?.as_ref()?;
         Some(measured.rate.get())
@@ -102,6 +105,7 @@ fn balance(j: &Job, view: &View, moving: bool) -> pb::Balance {
             .map(|r| r.detail.clone())
             .unwrap_or_default(),
         state: state_of(j, view, moving).into(),
+        waits_for: view.silence(&j.spec, now).unwrap_or_default(),
     }
 }
 

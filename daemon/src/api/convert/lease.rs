@@ -182,7 +182,8 @@ pub(in crate::api) fn directive(
                     cause: Cause::Expired,
                     ..
                 } => "it was not renewed in time",
-                _ => "it was taken back, or its job is over",
+                Phase::Quarantined { .. } => "it was taken back",
+                _ => "its job is over; what is not given back soon is taken back",
             },
         ),
         Order::Drain => plain(pb::DirectiveKind::Drain, "this node is being drained"),

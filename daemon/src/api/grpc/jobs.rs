@@ -162,8 +162,16 @@ impl JobService for Jobs {
             caller: caller.clone(),
             job: name,
         };
-        let id = self.run(caller, command).await?;
-        let job = over(pb::Job { id: id.0, ..was });
+        let (id, told) = match self.0.handle.run(command).await {
+            Ok(Reply::Cancelled { job, told }) => (job, told),
+            Ok(_) => return Err(unexpected("a cancelled job")),
+            Err(failure) => return Err(error::status(failure, caller)),
+        };
+        let leases = told_leases(&self.0, caller, told, &was.leases).await;
+        let job = pb::Job {
+            leases,
+            ..over(pb::Job { id: id.0, ..was })
+        };
         Ok(Response::new(pb::CancelJobResponse { job: Some(job) }))
     }
 }
@@ -218,6 +226,35 @@ pub(in crate::api) async fn find(
     found
         .await?
         .ok_or_else(|| error::not_found(&format!("job {name}")))
+}
+
+/// Leases of a job that has just ended, whose holders are told to give them back. Which worker each is of, only the
+/// job knew: that is taken from what they `were`.
+async fn told_leases(
+    ctx: &Context,
+    caller: &Caller,
+    told: Vec<LeaseId>,
+    were: &[pb::Lease],
+) -> Vec<pb::Lease> {
+    let (sockets, ids) = (ctx.config.gpu_sockets.clone(), told.clone());
+    let live = ctx.read(caller, move |state, now| {
+        let d = &state.durable;
+        let around = Around::new(d.node(), &sockets);
+        let live = ids.iter().filter_map(|id| d.leases().get(id));
+        live.map(|l| convert::lease_in(state, now, l, &around))
+            .collect::<Vec<_>>()
+    });
+    let was = |id: u64| were.iter().find(|w| w.id == id);
+    match live.await {
+        Ok(mut leases) => {
+            for lease in &mut leases {
+                lease.member = was(lease.id).and_then(|w| w.member.clone());
+            }
+            leases
+        }
+        // The job is cancelled all the same: said as it was before.
+        Err(_) => told.iter().filter_map(|id| was(id.0).cloned()).collect(),
+    }
 }
 
 /// One live job by its number.
