@@ -17,7 +17,8 @@ pub struct Settings {
     pub kill_after_term: Millis,
     /// An admitted job without any live lease for so long gives its quotas back.
     pub park_after: Millis,
-    /// Answers of ended requests are remembered for so long at most.
+    /// Answers of ended requests are remembered for so long after their end, or after the daemon's last start: when
+    /// they ended before it is not stored.
     pub remember_for: Millis,
     /// And so many per node at most.
     pub remember_ends: u32,

@@ -353,9 +353,11 @@ impl Shell {
             return Ok(Outcome::Crashed(Some(landed)));
         }
         let (events, answers) = settle(state, now, deed);
-        for id in state.volatile.take_renewed() {
-            self.disk.unrenewed.remove(&id);
+        let renewed = state.volatile.renewed();
+        for id in &renewed {
+            self.disk.unrenewed.remove(id);
         }
+        state.volatile.noted(&renewed);
         self.owners = owners(&state.durable);
         self.published = false;
         self.wake_at = state.next_wakeup(now);
