@@ -249,3 +249,4 @@ CREATE TABLE event (
 ) STRICT;
 CREATE INDEX event_lease ON event (lease_id) WHERE lease_id IS NOT NULL;
 CREATE INDEX event_job ON event (job_id) WHERE job_id IS NOT NULL;
+CREATE INDEX event_tenant ON event (tenant) WHERE tenant IS NOT NULL; -- and by seq, which every index ends with
