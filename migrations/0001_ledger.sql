@@ -89,6 +89,7 @@ CREATE TABLE lease (
     priority           INTEGER NOT NULL,
     fence              INTEGER NOT NULL CHECK (fence >= 0),
     generation         INTEGER NOT NULL CHECK (generation >= 0),
+    batch              INTEGER NOT NULL CHECK (batch >= 0),   -- size that the worker is to run at
     phase              TEXT NOT NULL
         CHECK (phase IN ('queued', 'pending', 'attached', 'active', 'draining', 'quarantined')),
     pid                INTEGER,

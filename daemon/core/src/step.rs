@@ -185,6 +185,7 @@ fn ended_lease(
         generation: Default::default(),
         held: Vector::empty(),
         target: Vector::empty(),
+        batch: 1,
         phase,
     }
 }

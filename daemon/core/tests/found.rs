@@ -148,6 +148,7 @@ fn retarget(s: &mut State, lease: u64, cores: &str, sms: u32) {
         id: l.id,
         generation: l.generation.next(),
         target,
+        batch: 1,
     };
     s.durable.evolve(&event);
     s.durable.commit();
