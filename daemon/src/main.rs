@@ -23,7 +23,7 @@ use evenkeeld::clock::Clock;
 use evenkeeld::config::Config;
 use evenkeeld::controller::{self, Controller};
 use evenkeeld::discover::{Found, Sources, discover};
-use evenkeeld::handle::Handle;
+use evenkeeld::handle::{Failure, Handle};
 use evenkeeld::ledger::{self, History};
 use evenkeeld::{descriptors, logging, reconcile};
 use tokio::signal::unix::{SignalKind, signal};
@@ -149,7 +149,14 @@ async fn run(
         node: found.node.clone().into(),
         unavailable: found.unavailable.clone().into(),
     };
-    handle.run_patiently(installed).await?;
+    match handle.run_patiently(installed).await {
+        Ok(_) => {}
+        // A full disk, say: leases are kept and given back all the same, and the reconciler tells it again.
+        Err(error @ Failure::Ledger(_)) => {
+            tracing::error!(%error, "what is installed could not be noted; it is tried again");
+        }
+        Err(error) => return Err(error.into()),
+    }
     let (commands, observed) = mpsc::channel(OBSERVATIONS_MAX);
     let troubles = reconcile::Troubles::default();
     let reconciler = reconcile::spawn(
@@ -205,6 +212,7 @@ type Started = (Controller, Handle, watch::Receiver<Arc<reconcile::Targets>>);
 async fn open(config: &Config, clock: &Clock, poke: Arc<Notify>) -> anyhow::Result<Started> {
     let settings = ledger::Config {
         ballast_bytes: config.ledger.ballast_mib << 20,
+        min_free_bytes: config.ledger.min_free_mib << 20,
         ..ledger::Config::new(&config.ledger.path)
     };
     let history = History::new(&settings);
@@ -244,7 +252,7 @@ fn backends(config: &Config, found: &Found) -> Vec<Box<dyn Backend>> {
     ]
 }
 
-/// What the reconciler saw goes to the controller. A refusal changes nothing: it looks again.
+/// What the reconciler saw goes to the controller. A refusal changes nothing: it looks, and tells, again.
 async fn forward(handle: Handle, mut observed: mpsc::Receiver<Command>) {
     while let Some(command) = observed.recv().await {
         if let Err(error) = handle.run_patiently(command).await {

@@ -25,7 +25,7 @@ fn evenkeeld(config: &str, dir: &Path) -> Command {
 /// Says what it does, holds nothing of the machine, listens in `dir` only.
 fn synthetic(dir: &Path) -> String {
     format!(
-        "node.pool = \"synthetic\"\nledger = {{ path = '{0}/ledger.db', ballast_mib = 1 }}\n\
+        "node.pool = \"synthetic\"\nledger = {{ path = '{0}/ledger.db', ballast_mib = 1, min_free_mib = 0 }}\n\
          listen = {{ socket = '{0}/evenkeeld.sock', rest = '' }}\nlog.format = \"json\"\n",
         dir.display()
     )

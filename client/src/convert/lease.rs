@@ -143,6 +143,7 @@ impl From<pb::Lease> for Lease {
             enforced: w.enforced,
             share_kind: w.share_kind,
             suspect: w.suspect,
+            batch: Some(w.batch).filter(|b| *b > 0),
             deadline: BootTime::default(),
         }
     }

@@ -146,6 +146,9 @@ pub struct Lease {
     pub resize: ResizeMode,
     /// Past the deadline by less than the grace: a renewal still saves it.
     pub suspect: bool,
+    /// Batch size that its worker is to run at, by the plan of its job; 1 where the stage has none; none outside any
+    /// job.
+    pub batch: Option<u32>,
     /// Until when the answer allows its use, on this machine's clock: when it was asked for, plus the time left.
     #[serde(skip)]
     pub deadline: BootTime,

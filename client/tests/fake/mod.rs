@@ -44,6 +44,8 @@ pub(crate) struct World {
     pub(crate) events: Vec<pb::Event>,
     /// CPUs of each grant.
     pub(crate) cpus: String,
+    /// Batch size of each grant; 0: none.
+    pub(crate) batch: u32,
     /// TTL of leases that ask for none.
     pub(crate) ttl_ms: u64,
 

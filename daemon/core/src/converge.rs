@@ -256,13 +256,11 @@ pub fn directive(d: &Durable, v: &Volatile, now: Time, lease: &Lease) -> Option<
 fn resize_order(d: &Durable, v: &Volatile, now: Time, lease: &Lease) -> Order {
     let (generation, target) = (lease.generation, lease.target.clone());
     let job = match lease.ask {
-        Ask::Stage(m) => d.jobs().get(&m.job).map(|j| (j, m)),
+        Ask::Stage(m) => d.jobs().get(&m.job),
         Ask::Alone { .. } => None,
     };
-    let batch =
-        job.and_then(|(j, m)| Some(j.plan.as_ref()?.stages.get(usize::from(m.stage.0))?.batch));
-    let batch = batch.unwrap_or(1);
-    let overdue = job.is_some_and(|(j, _)| {
+    let batch = lease.batch;
+    let overdue = job.is_some_and(|j| {
         let rules = &j.spec.rebalance;
         let since = v.moving.get(&lease.id).copied().unwrap_or(now);
         rules.fallback == ShrinkFallback::Escalate && since.after(rules.shrink_timeout) <= now

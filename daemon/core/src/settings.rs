@@ -25,7 +25,8 @@ pub struct Settings {
     pub drain: Millis,
     /// A worker that has reported progress and then nothing for so long is a trouble that is told.
     pub worker_stall: Millis,
-    /// Answers of ended requests are remembered for so long at most.
+    /// Answers of ended requests are remembered for so long after their end, or after the daemon's last start: when
+    /// they ended before it is not stored.
     pub remember_for: Millis,
     /// And so many of each tenant at most: the newest.
     pub remember_ends: u32,

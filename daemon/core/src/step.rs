@@ -188,6 +188,7 @@ fn ended_lease(
         generation: Default::default(),
         held: Vector::empty(),
         target: Vector::empty(),
+        batch: 1,
         phase,
     }
 }

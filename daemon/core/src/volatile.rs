@@ -268,17 +268,18 @@ impl Volatile {
         self.ends.put_back(keys, self.settings.remember_ends);
     }
 
-    /// Leases that were renewed since a restart: their `unrenewed_since` can be cleared in the ledger.
-    pub fn take_renewed(&mut self) -> Vec<LeaseId> {
-        let renewed: Vec<_> = (self.restarted.iter())
-            .filter(|id| self.clocks.get(id).is_none_or(|c| c.is_renewed()))
-            .copied()
-            .collect();
-        for id in &renewed {
+    /// Leases that were renewed since a restart: their `unrenewed_since` can be cleared in the ledger. They are told
+    /// until they are [noted](Self::noted).
+    pub fn renewed(&self) -> Vec<LeaseId> {
+        let is_renewed = |id: &&LeaseId| self.clocks.get(id).is_none_or(|c| c.is_renewed());
+        self.restarted.iter().filter(is_renewed).copied().collect()
+    }
+    /// The ledger knows that these were renewed.
+    pub fn noted(&mut self, renewed: &[LeaseId]) {
+        for id in renewed {
             self.restarted.remove(id);
             self.unrenewed.remove(id);
         }
-        renewed
     }
 
     /// Follows committed events.

@@ -99,6 +99,7 @@ impl Config {
             "empty: give the path of the database's file".into()
         });
         check.range("ledger.ballast_mib", ledger.ballast_mib, 1, 65_536);
+        check.range("ledger.min_free_mib", ledger.min_free_mib, 0, 65_536);
         check.range("ledger.audit_days", ledger.audit_days.into(), 1, 36_500);
         for uid in self.tenants.uids.keys() {
             let key = format!("tenants.uids.{uid}");

@@ -40,6 +40,7 @@ impl Default for LedgerConfig {
         Self {
             path: "/var/lib/evenkeel/ledger.db".into(),
             ballast_mib: 64,
+            min_free_mib: 256,
             audit_days: 30,
         }
     }

@@ -130,6 +130,8 @@ pub struct LedgerConfig {
     pub path: PathBuf,
     /// Space that is kept so that a full disk does not stop releases and expiries.
     pub ballast_mib: u64,
+    /// Below so much free space nothing is granted.
+    pub min_free_mib: u64,
     /// Events older than this are dropped from the audit trail.
     pub audit_days: u32,
 }
@@ -202,7 +204,7 @@ pub struct LeasesConfig {
     pub drain_ms: u64,
     /// A worker that has reported progress and then nothing for so long is told as a trouble.
     pub worker_stall_ms: u64,
-    /// Answers of ended requests are remembered for so long.
+    /// Answers of ended requests are remembered for so long after their end, or after the daemon's last start.
     pub remember_for_ms: u64,
     /// And so many of each tenant at most.
     pub remember_ends: u32,

@@ -371,6 +371,7 @@ fn lease_row(lease: &Lease, after: &Durable) -> LeaseRow {
         priority: lease.priority,
         fence: lease.fence,
         generation: lease.generation,
+        batch: lease.batch,
         phase: lease.phase.clone(),
     }
 }

@@ -189,6 +189,7 @@ fn lease(row: &LeaseRow, (held, target): Vectors) -> Lease {
         generation: row.generation,
         held,
         target,
+        batch: row.batch,
         phase: row.phase.clone(),
     }
 }

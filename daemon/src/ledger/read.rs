@@ -247,7 +247,7 @@ async fn node(conn: &mut SqliteConnection, rows: &mut Rows) -> Result<(), OpenEr
 
 async fn leases(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), OpenError> {
     let columns = "lease_id, tenant, request_id, body, granted_fence, ask, enforced, resize, processes, ttl_ms,
-        priority, fence, generation, phase, pid, start_time, uid, verified, cause, unrenewed_since_ms";
+        priority, fence, generation, batch, phase, pid, start_time, uid, verified, cause, unrenewed_since_ms";
     each(conn, "lease", columns, |c| {
         let row = LeaseRow {
             id: LeaseId(c.int()?),
@@ -263,6 +263,7 @@ async fn leases(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), 
             priority: c.int()?,
             fence: Fence(c.int()?),
             generation: Generation(c.int()?),
+            batch: c.int()?,
             phase: phase(c)?,
         };
         if let Some(since) = c.maybe()? {

@@ -47,6 +47,8 @@ pub struct LeaseRow {
     pub fence: Fence,
     /// Rises with each target.
     pub generation: Generation,
+    /// Batch size that the worker is to run at.
+    pub batch: u32,
     /// Where it is in its life; six columns.
     pub phase: Phase,
 }
@@ -223,7 +225,7 @@ impl Serialize for LeaseRow {
         };
         columns!(s; self.id, self.tenant, self.request, signed(self.body), self.granted_fence, self.ask,
             self.enforced, self.resize, self.processes, self.ttl, self.priority, self.fence, self.generation,
-            self.phase.name().as_str(), holder.map(|h| h.pid), holder.map(|h| h.start_time),
+            self.batch, self.phase.name().as_str(), holder.map(|h| h.pid), holder.map(|h| h.start_time),
             holder.map(|h| h.uid), verified, cause)
     }
 }

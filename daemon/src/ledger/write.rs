@@ -56,13 +56,15 @@ impl Ledger {
         batch: u64,
         next_event: u64,
     ) -> Self {
-        let ballast = Ballast::new(
-            config.beside(".ballast"),
-            config.ballast_bytes,
-            config.min_free_bytes,
-        );
-        if let Err(error) = ballast.make() {
-            tracing::warn!(%error, "no ballast beside the ledger; on a full disk even releases will wait");
+        let ballast = Ballast::of(&config);
+        match ballast.make() {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(
+                "no room for the ledger's ballast; it is made when there is, and on a full disk even releases wait"
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "no ballast beside the ledger; on a full disk even releases will wait");
+            }
         }
         let writer = Writer {
             conn: Some(conn),
@@ -166,18 +168,28 @@ impl Ledger {
         writer.number("SELECT epoch FROM counter").await
     }
 
-    /// A transaction that is not a batch.
+    /// A transaction that is not a batch. On a full disk it is tried a second time: the first one has freed the
+    /// ballast.
     async fn aside(&mut self, mut encoded: Encoded) -> Result<(), CommitError> {
         encoded.sql.push_str("COMMIT");
-        run(self.writer.clone().lock_owned().await, encoded, false).await
+        let writer = self.writer.clone().lock_owned().await;
+        match run(writer, encoded.clone(), false).await {
+            Err(CommitError::Full) => {
+                run(self.writer.clone().lock_owned().await, encoded, false).await
+            }
+            done => done,
+        }
     }
 
     /// Looks at the disk, and makes the ballast again if there is room. Blocks for one `statvfs`, or for as
     /// long as the file system needs to reserve the ballast.
     pub async fn space(&mut self) -> io::Result<Space> {
         let writer = self.writer.lock().await;
-        if let Err(error) = writer.ballast.make() {
-            tracing::debug!(%error, "no room for the ledger's ballast");
+        let had = writer.ballast.space()?.ballast;
+        match writer.ballast.make() {
+            Ok(true) if !had => tracing::info!("the ledger's ballast is in its place again"),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "no room for the ledger's ballast"),
         }
         writer.ballast.space()
     }

@@ -113,6 +113,7 @@ pub(crate) fn lease(id: u64, target: Vector) -> Lease {
         generation: Generation(0),
         held: Vector::empty(),
         target,
+        batch: (id % 3) as u32 + 1,
         phase: Phase::Pending,
     }
 }

@@ -160,6 +160,7 @@ pub(super) fn event(event: &Event) -> String {
             id,
             generation,
             target,
+            ..
         } => format!("{id}: {generation}, {}", vector(target)),
         Event::LeaseHeld { id, held } => format!("{id}: {}", vector(held)),
         Event::LeaseQuarantined { id, fence, cause } => format!("{id}: {fence}, {cause:?}"),

@@ -432,8 +432,10 @@ fn detail(event: &Event) -> String {
             id,
             generation,
             target,
+            batch,
         } => {
-            format!("{id} {generation} cores {} {:?}", target.cores, target.gpus)
+            let (cores, gpus) = (&target.cores, &target.gpus);
+            format!("{id} {generation} cores {cores} {gpus:?} batch {batch}")
         }
         Event::LeaseHeld { id, held } => format!("{id} cores {} {:?}", held.cores, held.gpus),
         Event::LeaseAttached { id, fence, holder } => format!("{id} {fence} by {}", holder.pid),

@@ -221,7 +221,7 @@ struct CoreShares {
 }
 
 impl Shares for CoreShares {
-    fn apply(&self, target: &Vector) -> Result<Vector, String> {
+    fn apply(&self, target: &Vector, _batch: Option<u32>) -> Result<Vector, String> {
         self.pool
             .bind(binding(target))
             .map_err(|error| error.to_string())?;
@@ -247,7 +247,7 @@ struct GpuShares {
 }
 
 impl Shares for GpuShares {
-    fn apply(&self, target: &Vector) -> Result<Vector, String> {
+    fn apply(&self, target: &Vector, _batch: Option<u32>) -> Result<Vector, String> {
         let mut effective = target.clone();
         for share in &mut effective.gpus {
             let sms = self

@@ -70,25 +70,24 @@ pub fn follow(d: &Durable, v: &mut Volatile, touched: &mut Touched) -> Vec<Event
     Vec::new()
 }
 
-/// The next worker of the job whose target (or kept share) is not what the plan says and can come nearer.
+/// The next worker of the job whose target (or kept share) or batch size is not what the plan says and can come nearer.
 fn retarget(d: &Durable, job: &Job) -> Option<Event> {
     let plan = job.plan.as_ref()?;
     slots(job).find_map(|(member, slot)| {
-        let wanted = plan
-            .stages
-            .get(usize::from(member.stage.0))?
-            .workers
-            .get(member.worker.0 as usize)?;
+        let stage = plan.stages.get(usize::from(member.stage.0))?;
+        let wanted = stage.workers.get(member.worker.0 as usize)?;
         match slot.lease.and_then(|id| d.leases().get(&id)) {
-            Some(lease) => {
-                let movable = lease.phase.is_usable();
-                let next = movable.then(|| nearer(d, lease, wanted)).flatten()?;
-                Some(Event::LeaseRetargeted {
+            Some(lease) if lease.phase.is_usable() => {
+                let next = nearer(d, lease, wanted);
+                let batch = batch_with(lease, next.as_ref(), wanted, stage.batch);
+                (next.is_some() || batch != lease.batch).then(|| Event::LeaseRetargeted {
                     id: lease.id,
                     generation: lease.generation.next(),
-                    target: next,
+                    target: next.unwrap_or_else(|| lease.target.clone()),
+                    batch,
                 })
             }
+            Some(_) => None,
             None => {
                 // What is kept is kept piece by piece: what the plan needs must not go to others meanwhile.
                 let all = step_toward(d, &slot.unclaimed, &slot.unclaimed, wanted);
@@ -100,6 +99,18 @@ fn retarget(d: &Durable, job: &Job) -> Option<Event> {
             }
         }
     })
+}
+
+/// The batch size that goes with the next target: the plan's with all of the plan's share, and on the way there none
+/// that needs more memory than either end. A share that cannot change keeps its batch size.
+fn batch_with(lease: &Lease, next: Option<&Vector>, wanted: &Vector, planned: u32) -> u32 {
+    if lease.resize == Resize::Fixed && lease.phase != Phase::Pending {
+        lease.batch
+    } else if next.unwrap_or(&lease.target) == wanted {
+        planned
+    } else {
+        planned.min(lease.batch)
+    }
 }
 
 fn nearer(d: &Durable, lease: &Lease, wanted: &Vector) -> Option<Vector> {

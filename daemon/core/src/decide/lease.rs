@@ -42,17 +42,19 @@ pub(super) fn acquire(d: &Durable, v: &mut Volatile, a: &Acquire) -> Result<Deci
     let lease = new_lease(d, a);
     if let Some((id, plan)) = queue::unpark(d, v, &lease) {
         let target = share_in(&plan, &a.ask);
+        let granted = Lease {
+            batch: batch_in(Some(&plan), &a.ask),
+            ..granted(d, &lease, target)
+        };
         let events = [
             Event::JobAdmitted { id, plan },
-            Event::LeaseGranted {
-                lease: granted(&lease, target),
-            },
+            Event::LeaseGranted { lease: granted },
         ];
         return Ok(Decision::about(lease.id, events));
     }
     match queue::room(d, v, &lease) {
         Ok(target) => {
-            let granted = granted(&lease, target);
+            let granted = granted(d, &lease, target);
             Ok(Decision::about(
                 lease.id,
                 [Event::LeaseGranted { lease: granted }],
@@ -81,6 +83,16 @@ fn share_in(plan: &Plan, ask: &Ask) -> Vector {
         .and_then(|s| s.workers.get(m.worker.0 as usize))
         .cloned()
         .unwrap_or_default()
+}
+
+/// The batch size that a plan has for a request; 1 where it has none.
+fn batch_in(plan: Option<&Plan>, ask: &Ask) -> u32 {
+    let (Some(plan), Ask::Stage(m)) = (plan, ask) else {
+        return 1;
+    };
+    plan.stages
+        .get(usize::from(m.stage.0))
+        .map_or(1, |s| s.batch)
 }
 
 /// The answer to a request that was made before.
@@ -133,12 +145,13 @@ fn new_lease(d: &Durable, a: &Acquire) -> Lease {
         generation: Generation(1),
         held: Vector::empty(),
         target: Vector::empty(),
+        batch: 1,
         phase: Phase::Queued,
     }
 }
 
-/// The lease with its share.
-pub(super) fn granted(lease: &Lease, target: Vector) -> Lease {
+/// The lease with its share, and with what the plan in force has for its stage.
+pub(super) fn granted(d: &Durable, lease: &Lease, target: Vector) -> Lease {
     let phase = if lease.enforced {
         Phase::Pending
     } else {
@@ -152,9 +165,14 @@ pub(super) fn granted(lease: &Lease, target: Vector) -> Lease {
     } else {
         target.clone()
     };
+    let plan = match &lease.ask {
+        Ask::Stage(m) => d.jobs().get(&m.job).and_then(|j| j.plan.as_ref()),
+        Ask::Alone { .. } => None,
+    };
     Lease {
         held,
         target,
+        batch: batch_in(plan, &lease.ask),
         phase,
         ..lease.clone()
     }

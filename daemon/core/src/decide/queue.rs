@@ -204,7 +204,7 @@ fn kept_for(d: &Durable, member: Member) -> Result<Vector, Rejection> {
 /// What comes to the next of those that wait: workers whose place is kept, then the queue in order.
 pub(super) fn next(d: &Durable, v: &mut Volatile) -> Option<Event> {
     let grant = |lease: &Lease, target| Event::LeaseGranted {
-        lease: granted(lease, target),
+        lease: granted(d, lease, target),
     };
     let kept = |worker: &Lease| match worker.ask {
         Ask::Stage(member) => Some(grant(worker, kept_for(d, member).ok()?)),

@@ -1,7 +1,7 @@
 //! Whether a job's shares move: a better split has to pay for the pause that the move costs.
 //!
 //! Pure functions on values: no state, no command. `decide::job` calls [`judge`] with what the job's
-//! [`Watch`] said, turns the decision into events, and tells the watch with [`Judgement::tell`].
+//! [`Watch`](crate::balance::Watch) said and turns the decision into events; the watch hears of it after their commit.
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crate::allocate::{
     Inputs, Problem, Room, Share, Solution, keep_caps, pin, place, problem_for, solve, supply_for,
 };
-use crate::balance::{Free, Measured, Refit, StayReason, Trigger, Verdict, Watch, refit};
+use crate::balance::{Measured, Refit, StayReason, Trigger, Verdict, refit};
 use crate::grant::Resize;
 use crate::job::Plan;
 use crate::node::Node;
@@ -89,14 +89,6 @@ impl Judgement {
         match &self.decision {
             Decision::Move(m) => m.reasons.join(" "),
             Decision::Stay { detail, .. } => detail.clone(),
-        }
-    }
-
-    /// Tells the watch, once the decision is committed.
-    pub fn tell(&self, watch: &mut Watch, free: Free, cooldown_windows: u32) {
-        match &self.decision {
-            Decision::Move(_) => watch.moved(cooldown_windows, self.sentence()),
-            Decision::Stay { reason, detail } => watch.stayed(free, *reason, detail.clone()),
         }
     }
 }

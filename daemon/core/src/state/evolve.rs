@@ -151,9 +151,13 @@ fn evolve_lease(lease: &mut Lease, event: &Event) {
             }
         }
         Event::LeaseRetargeted {
-            generation, target, ..
+            generation,
+            target,
+            batch,
+            ..
         } => {
             lease.generation = *generation;
+            lease.batch = *batch;
             if lease.phase != Phase::Pending {
                 lease.held = lease.counted(); // what it was to have may be in use, seen or not
             }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use evenkeel_core::grant::GpuShare;
+use evenkeel_core::grant::{Ask, GpuShare};
 use evenkeel_core::id::GpuId;
 use evenkeel_core::lease::Lease;
 use evenkeel_core::unit::Sms;
@@ -35,6 +35,9 @@ pub(in crate::api) fn environment(
     put("EVENKEEL_LEASE_FENCE", l.fence.0.to_string());
     put("EVENKEEL_SOCKET", daemon.socket.display().to_string());
     put("EVENKEEL_CORES", l.target.cores.to_string());
+    if matches!(l.ask, Ask::Stage(_)) {
+        put("EVENKEEL_BATCH", l.batch.to_string());
+    }
     put(
         "EVENKEEL_CPUS",
         around.node.cpus_of(&l.target.cores).to_string(),

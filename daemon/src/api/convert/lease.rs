@@ -56,6 +56,10 @@ pub(in crate::api) fn lease(
         share_kind: share_kind(l, around).into(),
         resize: resize_mode(l.resize).into(),
         suspect: times.suspect,
+        batch: match l.ask {
+            Ask::Stage(_) => l.batch,
+            Ask::Alone { .. } => 0,
+        },
     }
 }
 

@@ -69,7 +69,7 @@ fn troubles(state: &State, facts: &NodeFacts) -> Vec<String> {
     let mut all = facts.troubles.clone();
     if facts.degraded {
         all.push(
-            "the disk of the ledger is full: nothing new is granted until there is space on it"
+            "the disk of the ledger is full, or nearly so: nothing new is granted until there is space on it"
                 .into(),
         );
     }

@@ -30,7 +30,7 @@ impl JobService for Jobs {
     ) -> Answer<pb::SubmitJobResponse> {
         let peer = caller::of(&request)?;
         let caller = &peer.caller;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let wire = request.into_inner();
         let request = convert::request_id(&wire.request_id)?;
         let declared = wire
@@ -69,7 +69,7 @@ impl JobService for Jobs {
 
     async fn get_job(&self, request: Request<pb::GetJobRequest>) -> Answer<pb::GetJobResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let job = Some(find(&self.0, &peer.caller, name).await?);
         Ok(Response::new(pb::GetJobResponse { job }))
@@ -80,7 +80,7 @@ impl JobService for Jobs {
         request: Request<pb::ListJobsRequest>,
     ) -> Answer<pb::ListJobsResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let ended = request.into_inner().include_ended;
         let jobs = list(&self.0, &peer.caller, ended).await?;
         Ok(Response::new(pb::ListJobsResponse { jobs }))
@@ -93,7 +93,7 @@ impl JobService for Jobs {
         request: Request<pb::WatchJobRequest>,
     ) -> Answer<Self::WatchJobStream> {
         let peer = caller::of(&request)?;
-        let place = self.0.place(Kind::Stream)?;
+        let place = self.0.place(Kind::Stream, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let first = find(&self.0, &peer.caller, name).await?;
         let (ctx, caller) = (self.0.clone(), peer.caller.clone());
@@ -127,7 +127,7 @@ impl JobService for Jobs {
         request: Request<pb::UpdateJobRequest>,
     ) -> Answer<pb::UpdateJobResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let wire = request.into_inner();
         let rebalance = wire.rebalance.as_ref().map(convert::rebalance).transpose();
         let rebalance = rebalance.map_err(|bad| bad.within("rebalance"))?;
@@ -155,7 +155,7 @@ impl JobService for Jobs {
     ) -> Answer<pb::CancelJobResponse> {
         let peer = caller::of(&request)?;
         let caller = &peer.caller;
-        let _place = self.0.place(Kind::Urgent)?;
+        let _place = self.0.place(Kind::Urgent, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let was = find(&self.0, caller, name.clone()).await?;
         let command = Command::Cancel {

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use evenkeel_client::{
-    Client, Directive, DirectiveKind, GuardEvent, GuardState, Lease, LeaseGuard, ResizeMode, Vector,
+    BATCH_VARIABLE, Client, Directive, DirectiveKind, GuardEvent, GuardState, Lease, LeaseGuard,
+    ResizeMode, Vector,
 };
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
@@ -18,9 +19,6 @@ use crate::out;
 
 /// How long giving the lease back may take, once the command has ended.
 const RELEASE_WITHIN: Duration = Duration::from_secs(10);
-
-/// The batch size that the plan chose, for the worker.
-const BATCH_VARIABLE: &str = "EVENKEEL_BATCH";
 
 /// A command and the lease that it runs under.
 pub(super) struct Supervisor {
@@ -37,7 +35,7 @@ pub(super) struct Supervisor {
 enum AtEnd {
     /// Its exit code is ours.
     PassOn,
-    /// It is started again with a new share.
+    /// It is started again with a new share; unless somebody told it to end meanwhile.
     Restart(Directive),
     /// The lease is lost, or the daemon asked for it back, with these words: that is what our exit code says.
     Over(String),
@@ -67,6 +65,7 @@ impl Supervisor {
         let mut child = self.start(&self.lease.target.clone())?;
         let mut at_end = AtEnd::PassOn;
         let mut kill_at: Option<Instant> = None;
+        let mut told_to_end: Option<Instant> = None;
         loop {
             tokio::select! {
                 status = child.wait() => {
@@ -77,12 +76,26 @@ impl Supervisor {
                         how => return Ok((exit_code(status), how)),
                     }
                 }
-                signal = signals.next() => match signal {
-                    Signal::SIGCHLD => child.follow_stop(),
-                    signal => child.signal(signal),
-                },
+                signal = signals.next() => {
+                    if ends(signal) {
+                        // Its end is somebody's wish now, whatever the daemon wants to follow.
+                        told_to_end = Some(Instant::now());
+                        if matches!(at_end, AtEnd::Restart(_)) {
+                            at_end = AtEnd::PassOn;
+                        }
+                    }
+                    match signal {
+                        Signal::SIGCHLD => child.follow_stop(),
+                        signal => child.signal(signal),
+                    }
+                }
                 event = self.guard.event() => {
-                    if let Some(next) = self.event(event) {
+                    if let Some(mut next) = self.event(event) {
+                        // What it was told just now it may be doing: an end is an end, and not the move's.
+                        let is_ending = told_to_end.is_some_and(|at| at.elapsed() < self.grace);
+                        if is_ending && matches!(next, AtEnd::Restart(_)) {
+                            next = AtEnd::PassOn;
+                        }
                         // The latest wins; a command that is ending has its time already.
                         if kill_at.is_none() {
                             child.signal(Signal::SIGTERM);
@@ -121,8 +134,9 @@ impl Supervisor {
     fn restart(&mut self, directive: Directive) -> Result<Child, Failure> {
         self.environment.extend(directive.environment);
         if let Some(batch) = directive.batch {
-            let batch = batch.to_string();
-            self.environment.insert(BATCH_VARIABLE.to_owned(), batch);
+            let value = batch.to_string();
+            self.environment.insert(BATCH_VARIABLE.to_owned(), value);
+            self.lease.batch = Some(batch);
         }
         let child = self.start(&directive.target)?;
         self.lease.target = directive.target.clone();
@@ -165,6 +179,11 @@ impl Supervisor {
             format!(": {}", directive.reason)
         };
         let same_gpus = directive.target.same_gpus(&self.lease.target);
+        // It read its batch size when it started.
+        let same_batch = match (directive.batch, self.lease.batch) {
+            (Some(new), Some(old)) => new == old,
+            _ => true,
+        };
         match (directive.kind, self.lease.resize) {
             (DirectiveKind::Restart, _) => {
                 self.say(format_args!(
@@ -173,10 +192,11 @@ impl Supervisor {
                 ));
                 Some(AtEnd::Restart(directive))
             }
-            (DirectiveKind::Target, ResizeMode::Restart) if !same_gpus => {
+            (DirectiveKind::Target, ResizeMode::Restart) if !(same_gpus && same_batch) => {
                 self.say(format_args!(
-                    "its share moves to {}{because}",
-                    share(&directive.target)
+                    "its share moves to {}{}{because}",
+                    share(&directive.target),
+                    batch_of(&directive)
                 ));
                 Some(AtEnd::Restart(directive))
             }
@@ -205,6 +225,19 @@ impl Supervisor {
                 None
             }
         }
+    }
+}
+
+/// Whether a signal that somebody sends says that the command is to end.
+const fn ends(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP)
+}
+
+/// A batch size in words, where the stage has one.
+fn batch_of(directive: &Directive) -> String {
+    match directive.batch {
+        Some(batch) if batch > 1 => format!(", batch size {batch}"),
+        _ => String::new(),
     }
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::allocate::plan as plan_job;
-use crate::balance::{Busy, JobContext, Report, StepReport};
+use crate::balance::{Busy, Free, JobContext, Report, StepReport, Watch};
 use crate::cpuset::CpuSet;
 use crate::curve::{Point, Profile, ProfileKey};
 use crate::id::{GpuId, Name, StageId, WorkerId};
@@ -257,11 +257,13 @@ impl Loop {
         };
         let judgement = judge(&case);
         assert!(!judgement.sentence().is_empty());
-        judgement.tell(
-            &mut self.watch,
-            Free::default(),
-            self.spec.rebalance.cooldown_windows,
-        );
+        let windows = self.spec.rebalance.cooldown_windows;
+        match &judgement.decision {
+            Decision::Move(_) => self.watch.moved(windows, judgement.sentence()),
+            Decision::Stay { reason, detail } => {
+                self.watch.stayed(Free::default(), *reason, detail.clone());
+            }
+        }
         if let Some(refit) = &judgement.refit {
             self.scale.clone_from(&refit.scale);
             self.learned.clone_from(&refit.learned);
