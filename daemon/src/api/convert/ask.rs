@@ -147,6 +147,8 @@ fn gpu_ask(g: &pb::GpuRequest) -> Result<GpuAsk, Bad> {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_core::grant::Resize;
+
     use super::*;
 
     fn request() -> pb::AcquireLeaseRequest {
@@ -160,6 +162,23 @@ mod tests {
     fn check(name: &str, w: pb::AcquireLeaseRequest, field: Option<&str>) {
         let parsed = acquire(&w, &Name::new("me").unwrap(), Millis::secs(30));
         assert_eq!(parsed.err().map(|b| b.field).as_deref(), field, "{name}");
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_said() {
+        let said = |resize: i32, processes| {
+            let w = pb::AcquireLeaseRequest {
+                resize,
+                processes,
+                ..request()
+            };
+            let me = Name::new("me").unwrap();
+            let a = acquire(&w, &me, Millis::secs(30)).unwrap().acquire;
+            (a.resize, a.processes)
+        };
+        assert_eq!(said(0, 0), (None, None));
+        let restart = pb::ResizeMode::Restart.into();
+        assert_eq!(said(restart, 1), (Some(Resize::Restart), Some(1)));
     }
 
     #[test]
