@@ -404,10 +404,8 @@ impl Volatile {
     }
     /// A job is over: from here on its workers are told to give their leases back.
     fn over(&mut self, d: &Durable, id: JobId, now: Time) {
-        let of_job = |l: &&Lease| matches!(l.ask, Ask::Stage(m) if m.job == id);
-        let told = d.leases().values().filter(of_job);
-        self.releasing
-            .extend(told.filter(|l| l.phase.is_usable()).map(|l| (l.id, now)));
+        let told = d.leases_of(id).filter(|l| l.phase.is_usable());
+        self.releasing.extend(told.map(|l| (l.id, now)));
     }
     fn busy(&mut self, d: &Durable, id: LeaseId) {
         if let Some(lease) = d.leases().get(&id)

@@ -299,9 +299,8 @@ fn named<'a>(d: &'a Durable, caller: &Caller, name: &Name) -> Result<&'a Job, Re
 pub(super) fn cancel(d: &Durable, caller: &Caller, name: &Name) -> Result<Decision, Rejection> {
     let job = named(d, caller, name)?;
     let (mut events, mut told) = (Vec::new(), Vec::new());
-    for lease in d.leases().values() {
+    for lease in d.leases_of(job.id) {
         match &lease.phase {
-            _ if !matches!(lease.ask, Ask::Stage(m) if m.job == job.id) => {}
             Phase::Queued | Phase::Pending => events.push(ended(lease, End::Revoked, None)),
             phase if phase.is_usable() => told.push(lease.id),
             _ => {} // on its way out already
