@@ -168,6 +168,9 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
     let client = Client::new(globals.config().deadline(PATIENCE))
         .doing("reach the daemon")
         .map_err(not_run)?;
+    if let (Some(job), Some(stage)) = (&args.job, &args.stage) {
+        check_stage(&client, job, stage).await.map_err(not_run)?;
+    }
     let request = args.request();
     let worker = {
         let hold = client.hold(&request, args.options());
@@ -203,6 +206,18 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
         quiet: args.quiet,
     };
     supervisor.run().await
+}
+
+/// Asked first, because the daemon only says that there is no such stage, and not which there are.
+async fn check_stage(client: &Client, job: &str, stage: &str) -> Result<(), Failure> {
+    let found = client.job(job).await;
+    let stages = found.doing(format_args!("find job {job}"))?.spec.stages;
+    if stages.iter().any(|s| s.name == stage) {
+        return Ok(());
+    }
+    let names: Vec<&str> = stages.iter().map(|s| s.name.as_str()).collect();
+    Err(Failure::new(format!("job {job} has no stage {stage}"))
+        .hint(format!("Its stages are {}.", names.join(", "))))
 }
 
 /// Attaching needs the kernel's word on who calls.
