@@ -195,12 +195,7 @@ fn trees(view: &View) -> BTreeMap<LeaseId, Tree> {
 
 /// What was seen, in the core's words. `others`: CPUs that the same tree has through other leases. Pure: the simulated
 /// world says with it what it sees, too.
-pub fn observation(
-    node: &Node,
-    target: &Target,
-    sight: &Sight,
-    others: &CpuSet,
-) -> Observation {
+pub fn observation(node: &Node, target: &Target, sight: &Sight, others: &CpuSet) -> Observation {
     // Gone is a proof: nobody is left, it was looked everywhere, and every GPU that a share is counted of for the lease
     // (also one that it is to have no more) has answered and does not list the tree.
     let off_gpus =

@@ -451,9 +451,7 @@ pub(super) fn release(
     let current = fence == lease.fence;
     match lease.phase {
         // Said again: it is being released.
-        Phase::Draining(_) if current || fence.next() == lease.fence => {
-            Ok(Decision::about(id, []))
-        }
+        Phase::Draining(_) if current || fence.next() == lease.fence => Ok(Decision::about(id, [])),
         Phase::Quarantined { .. } if current => Err(Rejection::WrongPhase {
             id,
             phase: lease.phase.name(),

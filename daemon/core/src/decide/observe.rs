@@ -159,7 +159,9 @@ fn shares_seen<'a>(
     o: &'a Observation,
 ) -> impl Iterator<Item = (&'a GpuId, &'a Seen)> {
     let counted = lease.counted().gpus;
-    o.gpus.iter().filter(move |(gpu, _)| counted.contains_key(gpu))
+    o.gpus
+        .iter()
+        .filter(move |(gpu, _)| counted.contains_key(gpu))
 }
 
 /// Whether contexts may use more than this share.

@@ -96,7 +96,11 @@ fn a_renewal_in_any_life_starts_the_count_anew() {
             for id in lives.s.volatile.take_renewed() {
                 lives.noted.remove(&id);
             }
-            assert_eq!(lives.s.volatile.alive(Time(at)), None, "nobody to count for");
+            assert_eq!(
+                lives.s.volatile.alive(Time(at)),
+                None,
+                "nobody to count for"
+            );
         }
     }
 }
@@ -144,7 +148,11 @@ fn a_stall_s_credit_reaches_one_ttl_from_now() {
     s.volatile.clocks[&LeaseId(1)].renew(Fence(1), Time(hour).after(TTL));
     let _ = run(&mut s, hour, Command::Tick);
     let deadline = s.volatile.clocks[&LeaseId(1)].deadline();
-    assert_eq!(deadline, Time(hour).after(TTL), "a dead holder is noticed in time");
+    assert_eq!(
+        deadline,
+        Time(hour).after(TTL),
+        "a dead holder is noticed in time"
+    );
 }
 
 #[test]
@@ -216,7 +224,10 @@ fn a_lease_that_is_given_back_and_stays_in_use_is_told_and_nobody_is_killed() {
     assert_eq!(wrong(&s, 4_060_000), [("drain_overdue", 1)]);
     let off = look(&s, 1, "0", Some((0, 0)));
     let _ = run(&mut s, 4_060_000, off);
-    assert_eq!((wrong(&s, 4_060_000), s.durable.leases().len()), (vec![], 0));
+    assert_eq!(
+        (wrong(&s, 4_060_000), s.durable.leases().len()),
+        (vec![], 0)
+    );
 }
 
 #[test]

@@ -70,8 +70,14 @@ fn a_context_that_widens_is_noticed_counted_and_told() {
     assert_eq!(kinds(&mut s, 2_000, (1, 100)), [""; 0]);
     assert_eq!(wrong(&s), ["limits_exceeded"]);
     // It keeps to its share again: seen, and free again. (Nobody asks for an acknowledgement of the first target.)
-    assert_eq!(kinds(&mut s, 2_001, (1, 40)), ["lease_held", "lease_verified"]);
-    assert_eq!((held(&s, 1).as_str(), free(&s)), ("cores 1 sms 40", Sms(30)));
+    assert_eq!(
+        kinds(&mut s, 2_001, (1, 40)),
+        ["lease_held", "lease_verified"]
+    );
+    assert_eq!(
+        (held(&s, 1).as_str(), free(&s)),
+        ("cores 1 sms 40", Sms(30))
+    );
     assert_eq!((wrong(&s), is_verified(&s)), (vec![], true));
 }
 
@@ -101,10 +107,16 @@ fn a_context_with_the_old_environment_takes_the_confirmation_back() {
     let ack = acknowledge(&s);
     let _ = run(&mut s, 1, ack);
     assert_eq!(kinds(&mut s, 1, (0, 0)), ["lease_held"]);
-    assert_eq!((held(&s, 1).as_str(), free(&s)), ("cores 1 sms 20", Sms(80)));
+    assert_eq!(
+        (held(&s, 1).as_str(), free(&s)),
+        ("cores 1 sms 20", Sms(80))
+    );
     // And then creates it with what it had in its environment.
     assert_eq!(kinds(&mut s, 2, (1, 40)), ["lease_held"]);
-    assert_eq!((held(&s, 1).as_str(), free(&s)), ("cores 1 sms 40", Sms(60)));
+    assert_eq!(
+        (held(&s, 1).as_str(), free(&s)),
+        ("cores 1 sms 40", Sms(60))
+    );
     assert_eq!(wrong(&s), ["limits_exceeded"]);
 }
 
@@ -129,7 +141,10 @@ fn a_tree_is_gone_when_every_gpu_that_counts_a_share_has_said_so() {
     let asked = |s: &State| {
         let l = &s.durable.leases()[&LeaseId(1)];
         let target = target_of(&s.durable, &s.volatile, Time(0), l).unwrap();
-        (target.caps.len(), target.gpus.into_iter().collect::<Vec<_>>())
+        (
+            target.caps.len(),
+            target.gpus.into_iter().collect::<Vec<_>>(),
+        )
     };
     let mut s = verified(Resize::Live);
     assert_eq!(asked(&s), (1, vec![GpuId(0)]));
