@@ -129,7 +129,9 @@ mod tests {
         outbox.add(2, &[], &[]);
         outbox.add(2, &[], &[]);
         assert!(!outbox.is_empty());
-        let word = outbox.take(9).map(|b| (b.lanes, b.intervals.len(), b.steps.len()));
+        let word = outbox
+            .take(9)
+            .map(|b| (b.lanes, b.intervals.len(), b.steps.len()));
         assert_eq!(word, Some((2, 0, 0)));
         assert_eq!((outbox.take(9), outbox.is_empty()), (None, true));
         // Work says it, too.

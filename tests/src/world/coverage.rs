@@ -60,7 +60,6 @@ pub fn missing(counts: &Counts) -> Vec<String> {
         ("crash", "with a restart of the machine"),
         ("handle", "renewed"),
         ("handle", "closing"),
-        ("handle", "stopped while closing"),
         ("fault", "stall"),
         ("fault", "a device hangs"),
     ];

@@ -62,7 +62,8 @@ impl World {
         // nobody does any more.
         let phase = self.truth.fold.leases().get(&lease).map(|l| &l.phase);
         let taken = phase.is_some_and(|p| !matches!(p, Phase::Queued | Phase::Pending));
-        let over = phase.is_some_and(|p| matches!(p, Phase::Draining(_) | Phase::Quarantined { .. }));
+        let over =
+            phase.is_some_and(|p| matches!(p, Phase::Draining(_) | Phase::Quarantined { .. }));
         let refused = (kind == 0 && taken) || (kind == 1 && over);
         let fence = if (owner && !refused) || self.mischief.rng.chance(300) {
             Fence(real.0.saturating_sub(1))

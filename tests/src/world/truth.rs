@@ -346,7 +346,8 @@ impl Truth {
                 let why = format!("{}: {floors:?}", lease.id);
                 return broken("nobody_is_immortal_in_a_crash_loop", why);
             }
-            floors.restarted = now.after(lease.ttl.min(all - floors.unheard));
+            let last = Time(now.after(all).0.saturating_sub(floors.unheard.0));
+            floors.restarted = now.after(lease.ttl).min(last);
             floors.renewed = floors.renewed.min(floors.restarted);
             floors.credited = floors.renewed;
             floors.acked = Time(0); // what the last life has not noted, nobody will
@@ -356,12 +357,14 @@ impl Truth {
     /// A renewal was answered with the loss of its lease, or of the right to it.
     pub fn said_lost(&self, id: LeaseId, fence: Fence) -> Verdict {
         let lease = self.fold.leases().get(&id);
-        let lives = |l: &&Lease| {
-            l.fence == fence && (l.phase.is_usable() || l.phase == Phase::Queued)
-        };
+        let lives =
+            |l: &&Lease| l.fence == fence && (l.phase.is_usable() || l.phase == Phase::Queued);
         match lease.filter(lives) {
             None => Ok(()),
-            Some(l) => broken("only_what_is_over_is_lost", format!("{id} is {:?}", l.phase)),
+            Some(l) => broken(
+                "only_what_is_over_is_lost",
+                format!("{id} is {:?}", l.phase),
+            ),
         }
     }
 
