@@ -315,7 +315,7 @@ pub enum Rejection {
     /// The fence is old.
     // What the fence is now is not told: with it, whoever lost the right could go on with it.
     #[error(
-        "{given} is not the fence of {id} now: another process has it, or it is ending; stop using its share"
+        "the fence of {id} is not {given}: another process has it, or it is ending; stop using its share"
     )]
     Fenced {
         /// The lease.

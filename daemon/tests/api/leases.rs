@@ -395,7 +395,13 @@ async fn the_caller_attaches_and_gets_its_environment() {
         .unwrap();
     assert_eq!(again.fence, 2, "said again");
     let wrong = alice.attach_lease(attach(0, 9)).await;
-    refused("a wrong fence", wrong, Code::FailedPrecondition, "FENCED");
+    let status = refused("a wrong fence", wrong, Code::FailedPrecondition, "FENCED");
+    let told = why(&status).1;
+    assert_eq!(
+        (told.get("given").map(String::as_str), told.get("current")),
+        (Some("9"), None),
+        "which fence is right is not told"
+    );
 
     assert_eq!(held.share_kind, "unverified");
     rig.observe(&held).await;

@@ -1,10 +1,13 @@
 //! The node, its audit trail, health and reflection.
+use evenkeel_core::node::PoolKind;
+use evenkeel_core::settings::Settings;
+use evenkeel_core::unit::Millis;
 use evenkeel_proto::v1 as pb;
 use tonic::Code;
 use tonic_health::pb as health;
 
 use super::jobs::{spec, submit};
-use super::kit::{Rig, Who, acquire, enforced, next, refused, unenforced};
+use super::kit::{Rig, Who, acquire, enforced, next, node, refused, unenforced, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_node_says_what_it_has_and_who_drains_it() {
@@ -171,4 +174,37 @@ async fn health_and_reflection() {
             "{service}: {text}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_a_lease_is_told_to_its_owner_and_to_admins() {
+    let settings = Settings {
+        drain: Millis(1),
+        ..Settings::default()
+    };
+    let rig = Rig::start(node(PoolKind::Local, 8, 1), settings).await;
+    let mut alice = rig.leases(Who::Alice).await;
+    let lease = acquire(&mut alice, enforced(1, 20, 10)).await;
+    let attach = pb::AttachLeaseRequest {
+        lease_id: lease.id,
+        fence: 1,
+        pid: 0,
+    };
+    let attached = alice.attach_lease(attach).await.unwrap().into_inner();
+    let held = attached.lease.unwrap();
+    let release = pb::ReleaseLeaseRequest {
+        lease_id: held.id,
+        fence: held.fence,
+    };
+    alice.release_lease(release).await.unwrap();
+    let troubles = async |who| {
+        let request = pb::GetNodeRequest {};
+        let answer = rig.nodes(who).await.get_node(request).await.unwrap();
+        let told = answer.into_inner().node.unwrap().troubles;
+        told.into_iter().find(|t| t.contains("was given back"))
+    };
+    let told = until("the trouble", async || troubles(Who::Alice).await).await;
+    assert!(told.contains("20 SMs and 10 GiB of gpu 0"), "{told}");
+    assert_eq!(troubles(Who::Admin).await, Some(told));
+    assert_eq!(troubles(Who::Bob).await, None, "it is not his");
 }

@@ -65,6 +65,7 @@ fn notes_beside_the_batches_survive_a_start() {
         let config = config(folder.path());
         let mut opened = open(&config).await;
         assert_eq!((opened.loaded.boot_id, opened.loaded.epoch), (None, 1));
+        assert_eq!(opened.loaded.alive, None);
         let mut durable = Durable::load(opened.loaded.parts);
         let installed = Event::NodeInstalled { node: node(100, 1) };
         durable.evolve(&installed);
@@ -87,6 +88,9 @@ fn notes_beside_the_batches_survive_a_start() {
         ];
         opened.ledger.set_unrenewed(&since).await.unwrap();
         opened.ledger.set_unrenewed(&[(two, None)]).await.unwrap();
+        for alive in [Time(8), Time(9)] {
+            opened.ledger.set_alive(alive).await.unwrap();
+        }
         // Other changes of the lease leave the note alone.
         let attached = Event::LeaseAttached {
             id: one,
@@ -105,6 +109,7 @@ fn notes_beside_the_batches_survive_a_start() {
             (loaded.boot_id.as_deref(), loaded.epoch),
             (Some("4d6c-boot"), 2)
         );
+        assert_eq!(loaded.alive, Some(Time(9)));
         assert_eq!(
             loaded.unrenewed.into_iter().collect::<Vec<_>>(),
             [(one, Time(5))]

@@ -60,7 +60,6 @@ pub fn missing(counts: &Counts) -> Vec<String> {
         ("crash", "with a restart of the machine"),
         ("handle", "renewed"),
         ("handle", "closing"),
-        ("handle", "stopped while closing"),
         ("told", "target"),
         ("told", "restart"),
         ("told", "release"),

@@ -188,7 +188,8 @@ impl World {
             self.end_commit()?;
             return Ok(if timer { Kind::Timer } else { Kind::Happened });
         }
-        let slow = !self.calm && self.fates.chance(self.swarm.slow_commit);
+        let (slow, _) = self.while_closing();
+        let slow = !self.calm && self.fates.chance(slow);
         let after = if slow {
             self.fates.range(100, 1_500)
         } else {
@@ -222,7 +223,8 @@ impl World {
     }
 
     fn draw_fate(&mut self, eventful: bool) -> Fate {
-        if self.calm || !eventful || !self.fates.chance(self.swarm.commit_fault) {
+        let (_, fault) = self.while_closing();
+        if self.calm || !eventful || !self.fates.chance(fault) {
             return Fate::Durable;
         }
         if self.fates.chance(self.swarm.full) {
@@ -234,6 +236,20 @@ impl World {
             Fate::DoubtKept,
             Fate::CrashAfter,
         ])
+    }
+
+    /// Chances that a commit is slow, and that it meets a fault. Those of expiries meet more: renewals wait for their
+    /// verdict. Not so often that no expiry ever comes through, unless that is what has to be noticed.
+    fn while_closing(&self) -> (u32, u32) {
+        let (slow, fault) = (self.swarm.slow_commit, self.swarm.commit_fault);
+        let state = self.shell.state();
+        if state.is_none_or(|s| s.volatile.closings() == 0) {
+            return (slow, fault);
+        }
+        match self.swarm.planted {
+            Some(Planted::LostWhenStopping) => (1_000, 600),
+            _ => (slow.max(400), (fault * 20).clamp(fault, 300)),
+        }
     }
 
     /// A commit ends.

@@ -298,8 +298,11 @@ impl Swarm {
         match planted {
             Planted::DowntimeCounted => swarm.long_down = 500,
             Planted::GoneWithoutTheGpu => swarm.silences = 240,
-            // Expiries in doubt, and renewals that come meanwhile.
-            Planted::LostWhenStopping => (swarm.commit_fault, swarm.full) = (200, 0),
+            // Only commits of expiries are in doubt.
+            Planted::LostWhenStopping => {
+                (swarm.commit_fault, swarm.full, swarm.crashes) = (1, 0, 0);
+                swarm.patience = (20_000, 60_000);
+            }
             _ => {}
         }
         swarm.ttl = (2_000, 6_000);

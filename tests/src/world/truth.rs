@@ -422,7 +422,8 @@ impl Truth {
                 let why = format!("{}: {floors:?}", lease.id);
                 return broken("nobody_is_immortal_in_a_crash_loop", why);
             }
-            floors.restarted = now.after(lease.ttl.min(all - floors.unheard));
+            let last = Time(now.after(all).0.saturating_sub(floors.unheard.0));
+            floors.restarted = now.after(lease.ttl).min(last);
             floors.renewed = floors.renewed.min(floors.restarted);
             floors.credited = floors.renewed;
             floors.acked = Time(0); // what the last life has not noted, nobody will
