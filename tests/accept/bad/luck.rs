@@ -21,27 +21,25 @@ const LATE: Duration = Duration::from_secs(10);
 /// TTLs after which a lease that nobody renews over several starts may end.
 const UNRENEWED_TTLS: u32 = 3;
 
+/// Side by side: each has a daemon of its own, and they mostly wait.
 pub(super) async fn measure() -> Vec<Row> {
-    vec![
-        case(
-            "the wall clock set back a year",
-            "no lease ends before its TTL and grace, none lives on",
-            clock_back(),
-        )
-        .await,
-        case(
-            "a daemon that is down for longer than the TTL",
-            "leases live on with one full TTL",
-            down(),
-        )
-        .await,
-        case(
-            "the same again and again, each time right after the first renewal",
-            "a lease that was renewed whenever it could be lives on",
-            down_again(),
-        )
-        .await,
-    ]
+    let clock = case(
+        "the wall clock set back a year",
+        "no lease ends before its TTL and grace, none lives on",
+        clock_back(),
+    );
+    let down = case(
+        "a daemon that is down for longer than the TTL",
+        "leases live on with one full TTL",
+        down(),
+    );
+    let again = case(
+        "the same again and again, each time right after the first renewal",
+        "a lease that was renewed whenever it could be lives on",
+        down_again(),
+    );
+    let (clock, down, again) = tokio::join!(clock, down, again);
+    vec![clock, down, again]
 }
 
 /// Shifts CLOCK_REALTIME back by a year for whoever loads it, once the file that EVENKEEL_YEAR_BACK names exists.
