@@ -89,6 +89,7 @@ CREATE TABLE lease (
     priority           INTEGER NOT NULL,
     fence              INTEGER NOT NULL CHECK (fence >= 0),
     generation         INTEGER NOT NULL CHECK (generation >= 0),
+    batch              INTEGER NOT NULL CHECK (batch >= 0),   -- size that the worker is to run at
     phase              TEXT NOT NULL
         CHECK (phase IN ('queued', 'pending', 'attached', 'active', 'draining', 'quarantined')),
     pid                INTEGER,
@@ -123,7 +124,8 @@ CREATE TABLE job (
     shape      TEXT NOT NULL CHECK (json_valid(shape)),   -- slots of each stage
     scale      TEXT NOT NULL CHECK (json_valid(scale)),
     learned    TEXT NOT NULL CHECK (json_valid(learned)),
-    moves      INTEGER NOT NULL CHECK (moves >= 0)
+    moves      INTEGER NOT NULL CHECK (moves >= 0),
+    arrival    INTEGER NOT NULL CHECK (arrival > 0)   -- counter.next_lease when it was submitted: its place in the queue
 ) STRICT;
 
 -- A worker's place in an admitted job. One lease fills one slot.
@@ -249,3 +251,4 @@ CREATE TABLE event (
 ) STRICT;
 CREATE INDEX event_lease ON event (lease_id) WHERE lease_id IS NOT NULL;
 CREATE INDEX event_job ON event (job_id) WHERE job_id IS NOT NULL;
+CREATE INDEX event_tenant ON event (tenant) WHERE tenant IS NOT NULL; -- and by seq, which every index ends with

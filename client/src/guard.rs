@@ -27,6 +27,8 @@ const DROP_WITHIN: Duration = Duration::from_secs(1);
 pub const LEASE_VARIABLE: &str = "EVENKEEL_LEASE_ID";
 /// And under which fence.
 pub const FENCE_VARIABLE: &str = "EVENKEEL_LEASE_FENCE";
+/// And at which batch size its stage is to run; a stage that has none need not look.
+pub const BATCH_VARIABLE: &str = "EVENKEEL_BATCH";
 
 /// How a lease is held.
 #[derive(Clone)]
@@ -175,9 +177,9 @@ impl LeaseGuard {
 
     /// Reports what was done. Never blocks: while the daemon is away reports wait, bounded and merged.
     ///
-    /// `lanes` is the number of lanes the worker has; the lane ids of its intervals are below it. A report without
-    /// intervals and steps says that the worker lives and waits for another stage: one a minute keeps the daemon from
-    /// calling it stalled.
+    /// `lanes` is the number of lanes that carry the worker's units side by side, from 0; intervals without units on
+    /// higher lanes are those of helpers. A report without intervals and steps says that the worker lives and waits for
+    /// another stage: one a minute keeps the daemon from calling it stalled.
     pub fn report(&self, lanes: u32, intervals: &[BusyInterval], steps: &[Step]) {
         if !self.is_inert() {
             self.held.report(lanes, intervals, steps);

@@ -41,7 +41,7 @@ pub use calls::Watch;
 pub use client::Client;
 pub use clock::BootTime;
 pub use error::{Error, Rejection, Result};
-pub use guard::{FENCE_VARIABLE, GuardOptions, LEASE_VARIABLE, LeaseGuard};
+pub use guard::{BATCH_VARIABLE, FENCE_VARIABLE, GuardOptions, LEASE_VARIABLE, LeaseGuard};
 pub use model::*;
 pub use retry::ClientConfig;
 pub use session::{Callback, GuardEvent, GuardState, LossReason, OnDaemonLost};

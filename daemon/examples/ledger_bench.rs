@@ -177,6 +177,7 @@ impl Load {
             generation: Generation(0),
             target: held.clone(),
             held,
+            batch: 1,
             phase: Phase::Active {
                 holder: None,
                 verified: false,

@@ -2,16 +2,19 @@
 //!
 //! It decides nothing itself (that is `evenkeel_core::step`) and knows no SQL (that is `ledger`). Started by
 //! `main`; everybody else holds a [`Handle`].
+mod prune;
+mod publish;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_core::command::{Command, Rejection, Reply};
-use evenkeel_core::converge::{Target, target_of, troubles};
-use evenkeel_core::event::Event;
+use evenkeel_core::converge::{Target, troubles};
 use evenkeel_core::id::LeaseId;
 use evenkeel_core::invariant::violations;
-use evenkeel_core::lease::{End, Phase};
 use evenkeel_core::settings::Settings;
 use evenkeel_core::state::Durable;
 use evenkeel_core::step::{BATCH_MAX, Settled, State, Step, step};
@@ -21,20 +24,21 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::handle::{Ends, Failure, Handle, Published, Request, pair};
-use crate::ledger::{CommitError, History, Ledger, Loaded, fold};
+use crate::handle::{Ends, Failure, Handle, Request, pair};
+use crate::ledger::{Batch, CommitError, History, Ledger, Loaded, fold};
 use crate::reconcile::Targets;
+use prune::Pruning;
 
 /// How often everything is checked, not only what was touched.
 const FULL_CHECK: Duration = Duration::from_secs(60);
-/// How often a full disk is looked at again.
+/// How often the space on the ledger's disk is looked at.
 const SPACE_CHECK: Duration = Duration::from_secs(1);
-/// How often old events leave the audit trail.
-const PRUNE: Duration = Duration::from_secs(60);
-/// Events that leave at once: a long delete would hold up grants.
-const PRUNE_MOST: u32 = 5_000;
 /// Of one batch, so many places are for what gives back; the rest is for what asks.
 const URGENT_SHARE: usize = BATCH_MAX * 3 / 4;
+/// Reads between two batches, at most: those who look must not keep those waiting who keep or give back.
+const READS_MOST: usize = 64;
+/// And for so long at most (one is always served): a look takes microseconds, a long one well under a millisecond.
+const READS_FOR: Duration = Duration::from_millis(1);
 
 /// Why the controller ended by itself. The process exits non-zero: the next start finds out what is true.
 #[derive(Debug, thiserror::Error)]
@@ -77,11 +81,14 @@ pub struct Controller {
     targets: BTreeMap<LeaseId, Target>,
     publish_targets: watch::Sender<Arc<Targets>>,
     poke: Arc<Notify>,
+    /// Grants are refused: there is too little space on the ledger's disk.
     degraded: bool,
+    /// The ballast is in its place, as far as is known: a full disk frees it once.
+    ballast: bool,
     wake: Time,
     checked: tokio::time::Instant,
     looked: tokio::time::Instant,
-    pruned: tokio::time::Instant,
+    pruning: Pruning,
     /// Troubles that the log has.
     troubled: BTreeSet<(&'static str, LeaseId)>,
 }
@@ -124,7 +131,7 @@ impl Controller {
             let ended = step(&mut state, now, &[Command::Rebooted]);
             if !ended.events.is_empty() {
                 let rows = fold(&ended.events, &state.durable, unix_ms());
-                ledger.commit(&rows).await.map_err(Fatal::Reboot)?;
+                commit_at_start(&mut ledger, &rows).await?;
             }
             ended.settle(&mut state, now);
             ledger
@@ -142,9 +149,9 @@ impl Controller {
         ledger.set_unrenewed(&since).await.map_err(Fatal::Reboot)?;
         ledger.set_alive(now).await.map_err(Fatal::Reboot)?;
         let (handle, ends) = pair(history);
-        let node = state.durable.node().clone();
         let (publish_targets, targets) = watch::channel(Arc::new(Targets {
-            node,
+            node: state.durable.node().clone(),
+            unavailable: state.durable.unavailable().clone(),
             targets: vec![],
             at: now,
         }));
@@ -158,12 +165,14 @@ impl Controller {
             publish_targets,
             poke,
             degraded: false,
+            ballast: true,
             wake: now,
             checked: start,
             looked: start,
-            pruned: start,
+            pruning: Pruning::new(),
             troubled: BTreeSet::new(),
         };
+        controller.look_at_space().await;
         controller.publish_all(now);
         Ok((controller, handle, targets))
     }
@@ -178,6 +187,7 @@ impl Controller {
                 Turn::Stop => break,
                 Turn::Work(requests) => self.apply(requests).await?,
             }
+            self.serve_reads();
             self.housekeeping().await;
         }
         if let Err(error) = self.ledger.checkpoint().await {
@@ -187,17 +197,20 @@ impl Controller {
         Ok(())
     }
 
-    /// Waits for something to do: at most one batch of commands, or the timer. Reads are served on the way.
+    /// Waits for something to do: at most one batch of commands, or the timer. Reads are served while there is
+    /// nothing else, one at a time: what comes meanwhile goes first.
     async fn select(&mut self, stop: &CancellationToken) -> Turn {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while batch.is_empty() {
             let sleep = Duration::from_millis(self.wake.since(clock::now()).0);
+            let sleep = sleep.min(self.pruning.wait());
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Turn::Stop,
-                Some(read) = self.ends.reads.recv() => read(&self.state, clock::now()),
                 Some(request) = self.ends.urgent.recv() => batch.push(request),
                 Some(request) = self.ends.commands.recv() => batch.push(request),
+                () = std::future::ready(()), if sleep.is_zero() => break,
+                Some(read) = self.ends.reads.recv() => read(&self.state, clock::now()),
                 () = tokio::time::sleep(sleep) => break,
             }
         }
@@ -217,13 +230,25 @@ impl Controller {
                 Err(_) => break,
             }
         }
-        while let Ok(read) = self.ends.reads.try_recv() {
-            read(&self.state, clock::now());
-        }
         if clock::now() >= self.wake {
             batch.push(tick());
         }
         Turn::Work(batch)
+    }
+
+    /// Serves some of the reads that wait: under a flood of commands, too, they are answered, and under a flood of
+    /// reads commands are.
+    fn serve_reads(&mut self) {
+        let start = std::time::Instant::now();
+        for _ in 0..READS_MOST {
+            let Ok(read) = self.ends.reads.try_recv() else {
+                return;
+            };
+            read(&self.state, clock::now());
+            if start.elapsed() >= READS_FOR {
+                return;
+            }
+        }
     }
 
     /// Decide, commit, act.
@@ -285,11 +310,18 @@ impl Controller {
     ) -> Result<(), Fatal> {
         let alone = commands.len() == 1;
         match error {
-            CommitError::InDoubt { .. } => return Err(Fatal::InDoubt(error)),
-            CommitError::Full if !self.degraded => {
+            CommitError::InDoubt { .. } => {
+                // Neither yes nor no: whoever asks again after the start is told what is true.
+                let doubt = |reply: oneshot::Sender<_>| drop(reply.send(Err(Failure::InDoubt)));
+                replies.into_iter().for_each(doubt);
+                return Err(Fatal::InDoubt(error));
+            }
+            // The ballast is free now: what gives back fits in.
+            CommitError::Full if !self.degraded || self.ballast => {
                 tracing::error!(
                     "the disk of the ledger is full: grants are refused, renewals and releases go on"
                 );
+                self.ballast = false;
                 self.set_degraded(true);
                 return Box::pin(self.apply(again(commands, replies))).await;
             }
@@ -317,7 +349,7 @@ impl Controller {
         Ok(())
     }
 
-    /// On a full disk: what would grant is refused, unless it was granted before; the rest goes on.
+    /// With too little space: what would grant is refused, unless it was granted before; the rest goes on.
     async fn apply_degraded(
         &mut self,
         commands: Vec<Command>,
@@ -363,125 +395,6 @@ impl Controller {
         }
     }
 
-    /// What was committed becomes visible: clocks for renewals, waiters, listeners, targets.
-    fn publish(&mut self, events: &[Event], now: Time) {
-        let mut retarget = false;
-        for event in events {
-            metrics::counter!("evenkeel_events_total", "kind" => event.kind()).increment(1);
-            if let Some(id) = event.lease() {
-                self.publish_lease(event, id);
-                retarget |= self.target_changed(id, now);
-            }
-            match event {
-                Event::NodeInstalled { .. } => retarget = true,
-                Event::NodeDrained { .. } => {
-                    self.ends.shared.published.iter().for_each(|l| l.wake())
-                }
-                _ => {}
-            }
-        }
-        if retarget {
-            self.send_targets(now);
-        }
-        self.ends.shared.changes.send_modify(|n| *n += 1);
-    }
-
-    fn publish_lease(&self, event: &Event, id: LeaseId) {
-        let shared = &self.ends.shared;
-        match event {
-            Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => {
-                if let Some(clock) = self.state.volatile.clocks.get(&id) {
-                    let old = shared.published.remove(&id).map(|(_, p)| p);
-                    shared
-                        .published
-                        .insert(id, Published::new(clock.clone(), lease, old.as_ref()));
-                }
-                if lease.phase != Phase::Queued {
-                    self.tell_waiters(id, &Ok(()));
-                }
-            }
-            Event::LeaseEnded { how, .. } => {
-                if let Some((_, lease)) = shared.published.remove(&id) {
-                    lease.wake();
-                }
-                let how = if *how == End::Abandoned {
-                    "nobody waited for it"
-                } else {
-                    "it ended"
-                };
-                self.tell_waiters(id, &Err(how));
-            }
-            Event::LeaseRetargeted { .. } | Event::LeaseQuarantined { .. } => {
-                if let Some(lease) = shared.published.get(&id) {
-                    lease.wake();
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn tell_waiters(&self, id: LeaseId, outcome: &Result<(), &'static str>) {
-        let mut waiters = self
-            .ends
-            .shared
-            .waiters
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        for waiter in waiters.remove(&id).unwrap_or_default() {
-            let lease = self.state.durable.leases().get(&id);
-            drop(
-                waiter.send(match (outcome, lease) {
-                    (Ok(()), Some(lease)) => Ok(lease.clone()),
-                    (Err(how), _) => Err(Rejection::Lost { id, how }.into()),
-                    (Ok(()), None) => Err(Rejection::Lost {
-                        id,
-                        how: "it ended",
-                    }
-                    .into()),
-                }),
-            );
-        }
-    }
-
-    /// Brings one lease's target up to date; says whether it changed.
-    fn target_changed(&mut self, id: LeaseId, now: Time) -> bool {
-        let lease = self.state.durable.leases().get(&id);
-        let new = lease.and_then(|l| target_of(&self.state.durable, &self.state.volatile, now, l));
-        match new {
-            Some(target) => self.targets.insert(id, target.clone()).as_ref() != Some(&target),
-            None => self.targets.remove(&id).is_some(),
-        }
-    }
-
-    fn send_targets(&self, now: Time) {
-        let node = self.state.durable.node().clone();
-        let targets = self.targets.values().cloned().collect();
-        self.publish_targets.send_replace(Arc::new(Targets {
-            node,
-            targets,
-            at: now,
-        }));
-        self.poke.notify_one();
-    }
-
-    /// Everything, at start.
-    fn publish_all(&mut self, now: Time) {
-        for (id, lease) in self.state.durable.leases() {
-            if let Some(clock) = self.state.volatile.clocks.get(id) {
-                self.ends
-                    .shared
-                    .published
-                    .insert(*id, Published::new(clock.clone(), lease, None));
-            }
-        }
-        let ids: Vec<_> = self.state.durable.leases().keys().copied().collect();
-        ids.into_iter().for_each(|id| {
-            self.target_changed(id, now);
-        });
-        self.send_targets(now);
-        self.wake = self.state.next_wakeup(now);
-    }
-
     /// What has its own rhythm: pushing quarantined trees, full checks, space, old events.
     async fn housekeeping(&mut self) {
         let now = clock::now();
@@ -509,6 +422,18 @@ impl Controller {
             self.look_after_ledger().await;
             self.tell_troubles(now);
         }
+        if self.pruning.wait().is_zero() {
+            self.prune().await;
+        }
+    }
+
+    async fn prune(&mut self) {
+        if self.degraded {
+            return self.pruning.put_off();
+        }
+        let keep = u64::try_from(self.config.keep_events.as_millis()).unwrap_or(u64::MAX);
+        let before = unix_ms().saturating_sub(keep);
+        self.pruning.slice(&mut self.ledger, before).await;
     }
 
     /// What is wrong with leases goes to the log once; it stays among the node's troubles while it lasts.
@@ -525,40 +450,74 @@ impl Controller {
         self.troubled = now_wrong;
     }
 
-    async fn look_after_ledger(&mut self) {
-        if self.degraded {
-            match self.ledger.space().await {
-                Ok(space) if space.enough => {
-                    tracing::info!("there is space on the ledger's disk again: grants go on");
-                    self.set_degraded(false);
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "cannot tell how much space the ledger's disk has")
-                }
+    /// Grants go on only while there is space for what they may lead to: releases, expiries, a backup.
+    async fn look_at_space(&mut self) {
+        let space = match self.ledger.space().await {
+            Ok(space) => space,
+            Err(error) => {
+                tracing::warn!(%error, "cannot tell how much space the ledger's disk has");
+                return;
             }
+        };
+        self.ballast = space.ballast;
+        match (self.degraded, space.enough) {
+            (false, false) => {
+                tracing::error!(
+                    free_mib = space.free_bytes >> 20,
+                    free_inodes_permille = space.free_inodes_permille,
+                    ballast = space.ballast,
+                    "the disk of the ledger has too little space: grants are refused, renewals and releases go on"
+                );
+                self.set_degraded(true);
+            }
+            (true, true) => {
+                tracing::info!("there is space on the ledger's disk again: grants go on");
+                self.set_degraded(false);
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes which leases were renewed since the start. What could not be noted is tried again the next time: a note
+    /// that is missing at the next start would count against a lease that was renewed all the time.
+    async fn note_renewals(&mut self) {
+        let renewed = self.state.volatile.renewed();
+        if renewed.is_empty() {
             return;
         }
-        let renewed = self.state.volatile.take_renewed();
-        if !renewed.is_empty() {
-            let since: Vec<_> = renewed.into_iter().map(|id| (id, None)).collect();
-            if let Err(error) = self.ledger.set_unrenewed(&since).await {
-                tracing::warn!(%error, "renewals since the start were not noted; they will be at the next restart");
+        let since: Vec<_> = renewed.iter().map(|id| (*id, None)).collect();
+        match self.ledger.set_unrenewed(&since).await {
+            Ok(()) => self.state.volatile.noted(&renewed),
+            Err(error) if self.degraded => {
+                tracing::debug!(%error, "renewals since the start wait to be noted");
             }
+            Err(error) => {
+                tracing::warn!(%error, "renewals since the start could not be noted; it is tried again");
+            }
+        }
+    }
+
+    async fn look_after_ledger(&mut self) {
+        self.note_renewals().await;
+        self.look_at_space().await; // after what may have needed the ballast
+        if self.degraded {
+            return;
         }
         if let Some(alive) = self.state.volatile.alive(clock::now())
             && let Err(error) = self.ledger.set_alive(alive).await
         {
             tracing::warn!(%error, "it was not noted that the daemon lives; it is tried again in a second");
         }
-        if self.pruned.elapsed() >= PRUNE {
-            self.pruned = tokio::time::Instant::now();
-            let before = unix_ms().saturating_sub(self.config.keep_events.as_millis() as u64);
-            if let Err(error) = self.ledger.prune(before, PRUNE_MOST).await {
-                tracing::warn!(%error, "old events could not be taken out of the audit trail");
-            }
-        }
     }
+}
+
+/// What a restart of the machine ended. On a full disk it is tried again: the first try has freed the ballast.
+async fn commit_at_start(ledger: &mut Ledger, rows: &Batch) -> Result<(), Fatal> {
+    let done = match ledger.commit(rows).await {
+        Err(CommitError::Full) => ledger.commit(rows).await,
+        done => done,
+    };
+    done.map_err(Fatal::Reboot)
 }
 
 fn again(

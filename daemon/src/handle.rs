@@ -38,14 +38,21 @@ pub enum Failure {
         /// When.
         retry: Millis,
     },
-    /// The ledger's disk is full: grants wait, everything else goes on.
+    /// The ledger's disk is full, or nearly so: grants wait, everything else goes on.
     #[error(
-        "the disk of the ledger is full, so nothing new is granted; renewals and releases go on. Free space on it"
+        "the disk of the ledger is full, or nearly so: nothing new is granted; renewals and releases go on. Free space \
+        on it"
     )]
     DiskFull,
     /// The ledger could not be written this time.
     #[error("the ledger could not be written ({0}); nothing was changed, try again")]
     Ledger(String),
+    /// It may be done or not. Only the next start can tell.
+    #[error(
+        "nobody knows whether this was done: the disk of the ledger failed while it was written, and the daemon has to \
+        start again to find out. Ask again with the same request_id: it has one effect"
+    )]
+    InDoubt,
     /// Waited in the queue for as long as was asked.
     #[error("no room within {waited}; {why}")]
     QueueTimeout {
@@ -266,13 +273,10 @@ impl Handle {
         let (granted_in, mut granted) = oneshot::channel();
         self.read(move |state, _| match state.durable.leases().get(&id) {
             Some(l) if l.phase == Phase::Queued => {
-                shared
-                    .waiters
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .entry(id)
-                    .or_default()
-                    .push(granted_in);
+                let mut waiters = (shared.waiters.lock()).unwrap_or_else(PoisonError::into_inner);
+                let waiting = waiters.entry(id).or_default();
+                waiting.retain(|w| !w.is_closed()); // who gave up and asks again waits once
+                waiting.push(granted_in);
             }
             Some(l) => drop(granted_in.send(Ok(l.clone()))),
             None => drop(
@@ -398,13 +402,20 @@ impl Handle {
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()
     }
-    /// Whether grants are refused because the ledger's disk is full.
+    /// Whether grants are refused because the ledger's disk has too little space.
     pub fn degraded(&self) -> watch::Receiver<bool> {
         self.shared.degraded.subscribe()
     }
     /// The audit trail.
     pub fn history(&self) -> &History {
         &self.shared.history
+    }
+
+    /// Who is kept as waiting for an entry of the queue.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        let waiters = (self.shared.waiters.lock()).unwrap_or_else(PoisonError::into_inner);
+        waiters.values().map(Vec::len).sum()
     }
 }
 

@@ -5,6 +5,7 @@ pub mod backend;
 pub mod clock;
 pub mod config;
 pub mod controller;
+pub mod descriptors;
 pub mod discover;
 pub mod handle;
 pub mod ledger;

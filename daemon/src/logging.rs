@@ -24,7 +24,9 @@ pub fn start(config: &LogConfig) -> Result<(), LogError> {
         EnvFilter::try_new(&config.level).map_err(|_| LogError::Level(config.level.clone()))?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // Else a line that cannot be written is told on standard error, which panics if that is what is closed.
+        .log_internal_errors(false);
     match config.format {
         LogFormat::Text => log.with_ansi(false).try_init(),
         LogFormat::Json => log.json().flatten_event(true).try_init(),

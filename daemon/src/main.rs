@@ -8,6 +8,7 @@
     reason = "answers to a person at a terminal; everything later goes to the log"
 )]
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,15 +17,15 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use evenkeel_core::command::Command;
-use evenkeeld::api::{self, Api};
+use evenkeeld::api::{self, Api, Connections};
 use evenkeeld::backend::{Backend, cpu, cpu::CpuBackend, emulated::EmulatedBackend};
 use evenkeeld::clock::Clock;
 use evenkeeld::config::Config;
 use evenkeeld::controller::{self, Controller};
 use evenkeeld::discover::{Found, Sources, discover};
-use evenkeeld::handle::Handle;
+use evenkeeld::handle::{Failure, Handle};
 use evenkeeld::ledger::{self, History};
-use evenkeeld::{logging, reconcile};
+use evenkeeld::{descriptors, logging, reconcile};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -82,7 +83,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("evenkeeld: {error:#}");
+            // Who started it may be gone: the exit code says it, too.
+            let _ = writeln!(std::io::stderr(), "evenkeeld: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -103,7 +105,10 @@ fn print_node(config: &Config) -> anyhow::Result<()> {
 fn start(config: Config) -> anyhow::Result<()> {
     logging::start(&config.log)?;
     let clock = Clock::open()?;
-    let found = discover(&config, &Sources::default())?;
+    let open_files = descriptors::raise();
+    let connections = Connections::within(open_files);
+    let mut found = discover(&config, &Sources::default())?;
+    found.notes.extend(connections.shortfall(open_files));
     for note in &found.notes {
         tracing::warn!(note, "found on this machine");
     }
@@ -120,13 +125,20 @@ fn start(config: Config) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let result = runtime.block_on(run(config, &clock, found));
+    let result = runtime.block_on(run(config, &clock, found, connections));
     // A look at a device that hangs may still be under way; nobody waits for it.
     runtime.shutdown_background();
     result
 }
 
-async fn run(config: Config, clock: &Clock, found: Found) -> anyhow::Result<()> {
+async fn run(
+    config: Config,
+    clock: &Clock,
+    found: Found,
+    connections: Connections,
+) -> anyhow::Result<()> {
+    // First of all: who stops a daemon that is still starting wants it to end in order, too.
+    let asked = asked_to_stop();
     let poke = Arc::new(Notify::new());
     let (controller, handle, targets) = open(&config, clock, poke.clone()).await?;
     // Two steps: first nobody asks any more, then what was asked is done.
@@ -137,7 +149,14 @@ async fn run(config: Config, clock: &Clock, found: Found) -> anyhow::Result<()> 
         node: found.node.clone().into(),
         unavailable: found.unavailable.clone().into(),
     };
-    handle.run_patiently(installed).await?;
+    match handle.run_patiently(installed).await {
+        Ok(_) => {}
+        // A full disk, say: leases are kept and given back all the same, and the reconciler tells it again.
+        Err(error @ Failure::Ledger(_)) => {
+            tracing::error!(%error, "what is installed could not be noted; it is tried again");
+        }
+        Err(error) => return Err(error.into()),
+    }
     let (commands, observed) = mpsc::channel(OBSERVATIONS_MAX);
     let troubles = reconcile::Troubles::default();
     let reconciler = reconcile::spawn(
@@ -153,14 +172,21 @@ async fn run(config: Config, clock: &Clock, found: Found) -> anyhow::Result<()> 
         backends(&config, &found),
     );
     let forwarder = tokio::spawn(forward(handle.clone(), observed));
-    let config = api_config(&config, found, troubles);
+    let config = api::Config {
+        connections,
+        ..api_config(&config, found, troubles)
+    };
     let api = Api { config, handle }.spawn(closing.clone()).await?;
     tracing::info!(socket = %api.socket.display(), tcp = ?api.tcp, rest = ?api.rest, "ready");
 
     let ended = tokio::select! {
         ended = &mut owner => Some(ended),
-        () = asked_to_stop() => None,
+        () = asked => None,
     };
+    if let Some(Ok(Err(error))) = &ended {
+        let why = std::error::Error::source(error).map(ToString::to_string);
+        tracing::error!(%error, why, "ALARM: the daemon ends by itself; start it again");
+    }
     // Nothing is revoked: leases outlive the daemon, and so do their limits.
     closing.cancel();
     let rest = async {
@@ -186,6 +212,7 @@ type Started = (Controller, Handle, watch::Receiver<Arc<reconcile::Targets>>);
 async fn open(config: &Config, clock: &Clock, poke: Arc<Notify>) -> anyhow::Result<Started> {
     let settings = ledger::Config {
         ballast_bytes: config.ledger.ballast_mib << 20,
+        min_free_bytes: config.ledger.min_free_mib << 20,
         ..ledger::Config::new(&config.ledger.path)
     };
     let history = History::new(&settings);
@@ -221,11 +248,11 @@ fn backends(config: &Config, found: &Found) -> Vec<Box<dyn Backend>> {
     let socket = socket.unwrap_or_else(|_| config.listen.socket.clone());
     vec![
         Box::new(CpuBackend::new(socket)),
-        Box::new(EmulatedBackend::new(found.emulated.clone())),
+        Box::new(EmulatedBackend::new(found.emulated.clone()).reviving(&config.gpu.emulated)),
     ]
 }
 
-/// What the reconciler saw goes to the controller. A refusal changes nothing: it looks again.
+/// What the reconciler saw goes to the controller. A refusal changes nothing: it looks, and tells, again.
 async fn forward(handle: Handle, mut observed: mpsc::Receiver<Command>) {
     while let Some(command) = observed.recv().await {
         if let Err(error) = handle.run_patiently(command).await {
@@ -234,17 +261,21 @@ async fn forward(handle: Handle, mut observed: mpsc::Receiver<Command>) {
     }
 }
 
-async fn asked_to_stop() {
-    let (Ok(mut term), Ok(mut int)) = (
+/// Listens for signals from now on, not only once it is polled.
+fn asked_to_stop() -> impl Future<Output = ()> {
+    let listening = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
-    ) else {
-        tracing::error!("cannot listen for signals; only SIGKILL stops this daemon");
-        return std::future::pending().await;
-    };
-    let name = tokio::select! {
-        _ = term.recv() => "SIGTERM",
-        _ = int.recv() => "SIGINT",
-    };
-    tracing::info!(signal = name, "stopping; leases and their limits stay");
+    );
+    async move {
+        let (Ok(mut term), Ok(mut int)) = listening else {
+            tracing::error!("cannot listen for signals; only SIGKILL stops this daemon");
+            return std::future::pending().await;
+        };
+        let name = tokio::select! {
+            _ = term.recv() => "SIGTERM",
+            _ = int.recv() => "SIGINT",
+        };
+        tracing::info!(signal = name, "stopping; leases and their limits stay");
+    }
 }

@@ -25,7 +25,7 @@ fn evenkeeld(config: &str, dir: &Path) -> Command {
 /// Says what it does, holds nothing of the machine, listens in `dir` only.
 fn synthetic(dir: &Path) -> String {
     format!(
-        "node.pool = \"synthetic\"\nledger = {{ path = '{0}/ledger.db', ballast_mib = 1 }}\n\
+        "node.pool = \"synthetic\"\nledger = {{ path = '{0}/ledger.db', ballast_mib = 1, min_free_mib = 0 }}\n\
          listen = {{ socket = '{0}/evenkeeld.sock', rest = '' }}\nlog.format = \"json\"\n",
         dir.display()
     )
@@ -40,17 +40,18 @@ fn text(output: &Output) -> (Option<i32>, String, String) {
     )
 }
 
-/// Reads the log until a line has `what`; everything after it goes on being read.
-fn wait_for(daemon: &mut Child, what: &str) {
+/// Reads the log until a line has `what`, and returns it until there; everything after it goes on being read.
+fn wait_for(daemon: &mut Child, what: &str) -> String {
     let mut log = BufReader::new(daemon.stderr.take().unwrap());
     let mut all = String::new();
     let mut line = String::new();
     while log.read_line(&mut line).unwrap() > 0 {
-        if line.contains(what) {
-            std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-            return;
-        }
+        let found = line.contains(what);
         all += &std::mem::take(&mut line);
+        if found {
+            std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+            return all;
+        }
     }
     let _ = daemon.wait();
     panic!("the daemon ended before it said {what}:\n{all}");
@@ -133,4 +134,67 @@ fn it_starts_is_alone_on_its_ledger_and_stops_when_told() {
             asked.elapsed()
         );
     }
+}
+
+/// What it logs until it is ready, and its limits of open files then.
+fn started_with((soft, hard): (u64, u64), dir: &Path) -> (String, String) {
+    let config = synthetic(dir);
+    let daemon = evenkeeld(&config, dir);
+    let mut shell = Command::new("sh");
+    shell
+        .arg("-c")
+        .arg(format!(
+            "ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\""
+        ))
+        .arg(daemon.get_program())
+        .args(daemon.get_args())
+        .stderr(Stdio::piped());
+    let mut daemon = shell.spawn().unwrap();
+    let said = wait_for(&mut daemon, "\"message\":\"ready\"");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.id())).unwrap();
+    let files = limits.lines().find(|l| l.starts_with("Max open files"));
+    let files = files.unwrap().split_whitespace().skip(3).take(2);
+    let files = files.collect::<Vec<_>>().join(" ");
+    kill(Pid::from_raw(daemon.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(daemon.wait().unwrap().code(), Some(0), "{said}");
+    (said, files)
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_and_connections_fit_into_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (said, files) = started_with((64, 512), dir.path());
+    assert_eq!(files, "512 512", "{said}");
+    assert!(said.contains("\"limit\":512,\"was\":64"), "{said}");
+    assert!(
+        said.contains("only 512 files can be open, so 336 connections are served"),
+        "{said}"
+    );
+    assert!(said.contains("LimitNOFILE="), "{said}");
+
+    let hard = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
+    if hard.unwrap().1 >= 8_192 {
+        let (said, files) = started_with((1_024, 8_192), dir.path());
+        assert_eq!(files, "8192 8192", "{said}");
+        assert!(!said.contains("LimitNOFILE"), "{said}");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_any_more_does_not_end_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut daemon = evenkeeld(&synthetic(dir.path()), dir.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(daemon.stderr.take().unwrap());
+    log.read_line(&mut String::new()).unwrap();
+    drop(log);
+    let socket = dir.path().join("evenkeeld.sock");
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        assert_eq!(daemon.try_wait().unwrap(), None);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill(Pid::from_raw(daemon.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(daemon.wait().unwrap().code(), Some(0));
 }

@@ -79,6 +79,7 @@ fn looker(node: &Node, backends: Vec<Box<dyn Backend>>) -> Looker {
 fn targets(node: &Node, targets: Vec<Target>) -> Targets {
     Targets {
         node: node.clone(),
+        unavailable: Unavailable::default(),
         targets,
         at: Time(0),
     }

@@ -1,8 +1,7 @@
 //! Line 5: SIGKILL of the daemon, again and again, under workers that acquire, renew, resize and release; judged by an
-//! observer that reads the devices and the kernel, and by the workers themselves.
+//! observer that reads the devices and the kernel, by the workers themselves, and by the ledger at the end.
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -13,22 +12,33 @@ use evenkeel_client::{
 use evenkeel_proto::v1 as pb;
 
 use crate::Run;
-use crate::daemon::{Daemon, SYNTHETIC, program};
+use crate::daemon::{Daemon, Device, SYNTHETIC};
 use crate::load::{connect, request};
 use crate::row::Row;
+use crate::trail::Trail;
+use crew::{Crew, Tally};
 
+mod crew;
 mod observer;
+mod verdict;
 mod workers;
 
 pub(crate) use workers::{WorkerArgs, worker};
 
 const KILLS: usize = 200;
 const ACQUIRERS: usize = 4;
+/// A lease that was given back ends when its process is off the GPU: some looks of the daemon later.
+const ENDED_WITHIN: Duration = Duration::from_secs(30);
+/// Live leases in the crowd; connections that fetch them.
+const CROWD: usize = 10_000;
+const FETCHERS: usize = 50;
+/// Leases of one renewal: what a message may hold at most is a little more.
+const RENEWED_AT_ONCE: usize = 1_000;
 
-pub(crate) async fn measure(run: Run) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn measure(run: &Run) -> anyhow::Result<Vec<Row>> {
     let kills = if run.short { KILLS / 10 } else { KILLS };
     let mut rows = killed(kills, run.short).await?;
-    rows.push(crowd(if run.short { 1_000 } else { 10_000 }).await?);
+    rows.push(crowd(if run.short { CROWD / 10 } else { CROWD }).await?);
     Ok(rows)
 }
 
@@ -40,89 +50,17 @@ fn tables(dir: &Path) -> String {
     )
 }
 
-/// The processes of a run; they end when the flag file appears, or are ended.
-struct Crew {
-    dir: PathBuf,
-    children: Vec<Child>,
-}
-
-impl Crew {
-    fn start(&mut self, socket: &Path, role: &str, index: usize) -> anyhow::Result<()> {
-        let child = Command::new(program("accept")?)
-            .args([
-                "worker",
-                &format!("--{role}"),
-                "--index",
-                &index.to_string(),
-                "--socket",
-            ])
-            .arg(socket)
-            .arg("--dir")
-            .arg(&self.dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()?;
-        self.children.push(child);
-        Ok(())
-    }
-    /// Tells all to finish and waits.
-    async fn finish(&mut self) -> anyhow::Result<()> {
-        fs::write(self.dir.join("stop"), "")?;
-        let start = Instant::now();
-        for child in &mut self.children {
-            while child.try_wait()?.is_none() {
-                ensure!(
-                    start.elapsed() < Duration::from_secs(60),
-                    "a worker does not finish"
-                );
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        }
-        Ok(())
-    }
-    /// What all wrote: lines of `word number`, summed by word; and the complaints.
-    fn tally(&self) -> anyhow::Result<(std::collections::BTreeMap<String, u64>, Vec<String>)> {
-        let (mut sums, mut complaints) = (std::collections::BTreeMap::new(), Vec::new());
-        for entry in fs::read_dir(&self.dir)? {
-            let path = entry?.path();
-            if path.extension().is_none_or(|e| e != "log") {
-                continue;
-            }
-            for line in fs::read_to_string(&path)?.lines() {
-                match line.split_once(' ') {
-                    Some(("complaint", what)) => complaints.push(what.to_owned()),
-                    Some((word, n)) => {
-                        *sums.entry(word.to_owned()).or_insert(0) += n.parse::<u64>().unwrap_or(0)
-                    }
-                    None => {}
-                }
-            }
-        }
-        Ok((sums, complaints))
-    }
-}
-
-impl Drop for Crew {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 async fn killed(kills: usize, short: bool) -> anyhow::Result<Vec<Row>> {
     let owned = tempfile::Builder::new()
         .prefix("evenkeel-accept-")
         .tempdir()?;
     let dir = owned.path().to_path_buf();
+    // Dropped after the daemon, which would start it again.
+    let _device = Device::in_folder(&dir.join("gpu"));
     let mut daemon = Daemon::in_folder(&dir, &tables(&dir)).await?;
     let marks = dir.join("marks");
     fs::create_dir_all(&marks)?;
-    let mut crew = Crew {
-        dir: marks,
-        children: Vec::new(),
-    };
+    let mut crew = Crew::new(marks);
     submit(&daemon.socket()).await?;
     crew.start(&daemon.socket(), "observe", 0)?;
     for index in 0..2 {
@@ -138,58 +76,106 @@ async fn killed(kills: usize, short: bool) -> anyhow::Result<Vec<Row>> {
         tokio::time::sleep(Duration::from_millis(20 + (n as u64 * 37) % 240)).await;
         daemon.kill();
         slowest = slowest.max(daemon.spawn().await?);
+        crew.all_work()?;
     }
     crew.finish().await?;
+    let mut tally = crew.tally()?;
+    if let Err(e) = nothing_left(&daemon.socket()).await {
+        tally.complaints.push(format!("lost: {e:#}"));
+    }
+    let trail = Trail::read(&daemon.socket(), 0).await?;
     daemon.stop().await?;
-    let _ = Command::new("pkill")
-        .arg("-f")
-        .arg(dir.join("gpu"))
-        .status();
-    judged(&crew, kills, slowest, short)
+    Ok(judged(&tally, &trail, kills, slowest, short))
 }
 
-/// What the workers and the observer say, as rows.
-fn judged(crew: &Crew, kills: usize, slowest: Duration, short: bool) -> anyhow::Result<Vec<Row>> {
-    let (sums, complaints) = crew.tally()?;
-    let sum = |word: &str| sums.get(word).copied().unwrap_or(0);
-    let none = |what: &str, kind: &str, beside: &str| {
-        let of: Vec<_> = complaints.iter().filter(|c| c.starts_with(kind)).collect();
-        let first = of
-            .first()
-            .map(|c| format!("; first: {c}"))
-            .unwrap_or_default();
-        Row::new(
-            what,
-            "0",
-            format!("{}{beside}{first}", of.len()),
-            of.is_empty(),
-        )
+/// All workers have ended: so have their leases, soon.
+async fn nothing_left(socket: &Path) -> anyhow::Result<()> {
+    let mut client = connect(socket).await?;
+    let start = Instant::now();
+    loop {
+        let left = client
+            .list_leases(pb::ListLeasesRequest::default())
+            .await?
+            .into_inner()
+            .leases;
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(
+            start.elapsed() < ENDED_WITHIN,
+            "{} leases stay although their workers have given them back and ended",
+            left.len()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What the workers, the observer and the ledger say, as rows.
+fn judged(tally: &Tally, trail: &Trail, kills: usize, slowest: Duration, short: bool) -> Vec<Row> {
+    let sum = |word: &str| tally.sum(word);
+    let verdict = verdict::judge(tally, trail);
+    let of_kind = |kind: &str| -> Vec<String> {
+        let of = tally.complaints.iter().filter(|c| c.starts_with(kind));
+        of.cloned().collect()
     };
+    let none = |what: &str, found: Vec<String>, beside: &str| {
+        let first = found.first().map(|c| format!("; first: {c}"));
+        let measured = format!("{}{beside}{}", found.len(), first.unwrap_or_default());
+        Row::new(what, "0", measured, found.is_empty())
+    };
+    let asked = tally.acknowledged.len();
+    let resizes = trail.count("lease_retargeted", |_| true);
     let did = format!(
-        "{kills} kills; {} grants, {} renewals, {} resizes, {} releases acknowledged; slowest restart {:.0} ms",
-        sum("grants"),
+        "{kills} kills; {asked} grants, {} renewals, {} resizes ({resizes} new targets in the ledger), {} releases \
+         acknowledged; {} requests refused for want of room; slowest restart {:.0} ms",
         sum("renewals"),
         sum("resizes"),
         sum("releases"),
+        tally.refused.len(),
         slowest.as_secs_f64() * 1e3,
     );
-    let busy = sum("grants") > kills as u64 && sum("resizes") > 0 && sum("releases") > kills as u64;
-    let enough = busy && sum("looks") > 100 && (short || kills >= KILLS);
-    Ok(vec![
+    let busy = asked > kills
+        && sum("releases") > kills as u64
+        && sum("renewals") > kills as u64
+        && sum("resizes") > 0
+        && resizes > 0;
+    let ledger = format!(" of {asked} requests, by the ledger");
+    let (contexts, bound) = (sum("contexts"), sum("bound"));
+    let looked = format!(
+        " in {} looks ({contexts} with several contexts, {bound} with several bound processes)",
+        sum("looks")
+    );
+    let saw = sum("looks") > 100 && contexts > 0 && bound > 0;
+    vec![
         Row::new(
             "SIGKILL under acquire, renew, resize, release",
             "≥ 200 kills, all four happen",
             did,
-            enough,
+            busy && (short || kills >= KILLS),
         ),
-        none("acknowledged leases lost", "lost", ""),
-        none("granted twice", "twice", ""),
+        none(
+            "acknowledged leases lost",
+            [verdict.lost, of_kind("lost")].concat(),
+            &ledger,
+        ),
+        none("granted twice, or to nobody", verdict.twice, &ledger),
         none(
             "over-commitment seen by the observer",
-            "over",
-            &format!(" in {} looks", sum("looks")),
+            of_kind("over"),
+            &looked,
         ),
-    ])
+        none(
+            "workers that failed, and answers that are neither a lease nor a want of room",
+            [of_kind("failed"), of_kind("answer")].concat(),
+            "",
+        ),
+        Row::new(
+            "what the observer had to look at",
+            "shares of several workers at once, on GPUs and on cores",
+            looked.trim().to_owned(),
+            saw,
+        ),
+    ]
 }
 
 /// A job whose split between two live stages is pulled to and fro by its profiles.
@@ -294,11 +280,11 @@ pub(crate) fn replan(client: &blocking::Client) -> evenkeel_client::Result<()> {
 async fn crowd(leases: usize) -> anyhow::Result<Row> {
     let mut daemon = Daemon::start(SYNTHETIC).await?;
     let mut tasks = Vec::new();
-    for _ in 0..50 {
+    for _ in 0..FETCHERS {
         let mut client = connect(&daemon.socket()).await?;
         tasks.push(tokio::spawn(async move {
             let mut held = Vec::new();
-            for _ in 0..leases / 50 {
+            for _ in 0..leases / FETCHERS {
                 let small = pb::AcquireLeaseRequest {
                     cores: 1,
                     gpus: vec![pb::GpuRequest {
@@ -333,7 +319,7 @@ async fn crowd(leases: usize) -> anyhow::Result<Row> {
     let mut client = connect(&daemon.socket()).await?;
     let mut renewed = 0;
     let mut first = None;
-    for chunk in held.chunks(1_000) {
+    for chunk in held.chunks(RENEWED_AT_ONCE) {
         let answer = client
             .renew_leases(pb::RenewLeasesRequest {
                 leases: chunk.to_vec(),
@@ -352,10 +338,10 @@ async fn crowd(leases: usize) -> anyhow::Result<Row> {
         &format!("renewals after a SIGKILL with {} live leases", held.len()),
         "served within 1 s of starting",
         format!(
-            "first after {:.0} ms, all {renewed} after {:.0} ms",
+            "the first {RENEWED_AT_ONCE} after {:.0} ms, all {renewed} after {:.0} ms",
             first.as_secs_f64() * 1e3,
             start.elapsed().as_secs_f64() * 1e3
         ),
-        renewed == held.len() && first < Duration::from_secs(1),
+        held.len() == leases && renewed == leases && first < Duration::from_secs(1),
     ))
 }

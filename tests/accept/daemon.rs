@@ -105,6 +105,11 @@ impl Daemon {
         self.child = Some(child);
         Ok(start.elapsed())
     }
+    /// Its process, while it runs.
+    pub(crate) fn pid(&self) -> anyhow::Result<u32> {
+        let child = self.child.as_ref().context("the daemon is not running")?;
+        Ok(child.id())
+    }
     /// SIGKILL, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -146,8 +151,36 @@ impl Daemon {
     /// The end of its log.
     pub(crate) fn log_tail(&self) -> String {
         let log = fs::read_to_string(self.dir.join("daemon.log")).unwrap_or_default();
-        let lines: Vec<_> = log.lines().rev().take(5).collect();
+        let lines: Vec<_> = log.lines().rev().take(2).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" / ")
+    }
+}
+
+/// The device process of emulated GPUs that a daemon started. It outlives the daemon, so that somebody has to end it.
+pub(crate) struct Device {
+    socket: PathBuf,
+}
+
+impl Device {
+    /// The one that serves this folder, whenever it is started.
+    pub(crate) fn in_folder(dir: &Path) -> Self {
+        Self {
+            socket: evenkeel_gpu::socket_path(dir, 0),
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // It says itself which process it is; nobody serves the socket if there is none.
+        let Ok(info) = evenkeel_gpu::Admin::connect(&self.socket).and_then(|admin| admin.gpu())
+        else {
+            return;
+        };
+        if let Ok(pid) = i32::try_from(info.device_pid) {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        }
     }
 }
 

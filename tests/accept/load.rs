@@ -1,11 +1,11 @@
 //! The load generator: closed-loop clients that acquire and release, streams that renew, and a server without a
-//! ledger that answers at once (the ceiling of the transport).
+//! ledger that answers at once (the ceiling of the transport, for each shape of load its own).
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use evenkeel_proto::v1 as pb;
 use evenkeel_proto::v1::lease_service_client::LeaseServiceClient;
 use hdrhistogram::Histogram;
@@ -40,6 +40,10 @@ impl Figures {
         self.micros.add(&other.micros)?;
         Ok(())
     }
+    /// Operations, or renewals.
+    pub(crate) const fn done(&self) -> u64 {
+        self.done
+    }
     /// Operations a second.
     pub(crate) fn per_second(&self) -> f64 {
         self.done as f64 / self.span.as_secs_f64()
@@ -67,29 +71,52 @@ impl fmt::Display for Figures {
 }
 
 /// A connection of its own, as another process would have.
-pub(crate) async fn connect(socket: &Path) -> anyhow::Result<LeaseServiceClient<Channel>> {
+pub(crate) async fn channel(socket: &Path) -> anyhow::Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
-    let channel = endpoint
+    endpoint
         .connect()
         .await
-        .with_context(|| format!("cannot connect to {}", socket.display()))?;
-    Ok(LeaseServiceClient::new(channel))
+        .with_context(|| format!("cannot connect to {}", socket.display()))
 }
+
+/// The same for leases.
+pub(crate) async fn connect(socket: &Path) -> anyhow::Result<LeaseServiceClient<Channel>> {
+    Ok(LeaseServiceClient::new(channel(socket).await?))
+}
+
+/// What each request asks for: cores, SMs and bytes.
+const CORES: u32 = 2;
+const SMS: u32 = 8;
+const BYTES: u64 = 1 << 30;
 
 /// A request for two cores, eight SMs and a gibibyte.
 pub(crate) fn request() -> pb::AcquireLeaseRequest {
     pb::AcquireLeaseRequest {
         request_id: Uuid::now_v7().to_string(),
-        cores: 2,
+        cores: CORES,
         gpus: vec![pb::GpuRequest {
             gpu: None,
-            sms: 8,
+            sms: SMS,
             percent: 0,
-            memory_bytes: 1 << 30,
+            memory_bytes: BYTES,
         }],
         unenforced: true,
         ..Default::default()
     }
+}
+
+/// Whether a grant has all that was asked for.
+fn is_whole(lease: &pb::Lease) -> bool {
+    let Some(target) = &lease.target else {
+        return false;
+    };
+    let cores = target.cores.parse::<evenkeel_client::CpuList>();
+    let [share] = target.gpus.as_slice() else {
+        return false;
+    };
+    cores.is_ok_and(|c| c.len() == CORES as usize)
+        && share.guarantee_sms == SMS
+        && share.memory_bytes == BYTES
 }
 
 /// Closed-loop clients: each acquires, releases, and so on.
@@ -108,11 +135,7 @@ impl Load {
                 self.span,
             )));
         }
-        let mut all = Figures::new(self.span)?;
-        for task in tasks {
-            all.add(&task.await??)?;
-        }
-        Ok(all)
+        all(tasks, self.span).await
     }
 }
 
@@ -131,6 +154,10 @@ async fn client(
             .lease
             .context("no lease in the answer")?;
         figures.micros.record(start.elapsed().as_micros() as u64)?;
+        ensure!(
+            is_whole(&lease),
+            "a grant is not what was asked for: {lease:?}"
+        );
         let start = Instant::now();
         client
             .release_lease(pb::ReleaseLeaseRequest {
@@ -172,92 +199,131 @@ impl Renewals {
         }
         Ok(Self { streams: all })
     }
-    /// So many renewals a second over all streams, evenly, and the latency of each frame.
+    /// So many renewals a second over all streams, evenly. The latency of a frame counts from when it was due: a stall
+    /// counts against every frame that it keeps waiting.
     pub(crate) async fn paced(self, per_second: u64, span: Duration) -> anyhow::Result<Figures> {
         let leases: usize = self.streams.iter().map(|(_, l)| l.len()).sum();
         let gap = Duration::from_secs_f64(leases as f64 / per_second as f64);
-        self.run(1, Some(gap), span).await
+        let frames = (span.as_secs_f64() / gap.as_secs_f64()).round() as u32;
+        let mut streams = Vec::new();
+        for (client, leases) in self.streams {
+            streams.push(Stream::open(client, leases, 1, span).await?);
+        }
+        let (start, of) = (tokio::time::Instant::now(), streams.len() as f64);
+        let mut tasks = Vec::new();
+        for (i, stream) in streams.into_iter().enumerate() {
+            let first = start + gap.mul_f64(i as f64 / of);
+            tasks.push(tokio::spawn(paced(stream, first, gap, frames)));
+        }
+        all(tasks, span).await
     }
     /// As many as go, with `window` frames under way on each stream.
     pub(crate) async fn flood(self, window: usize, span: Duration) -> anyhow::Result<Figures> {
-        self.run(window, None, span).await
-    }
-    async fn run(
-        self,
-        window: usize,
-        gap: Option<Duration>,
-        span: Duration,
-    ) -> anyhow::Result<Figures> {
         let mut tasks = Vec::new();
-        for (i, (client, leases)) in self.streams.into_iter().enumerate() {
-            let offset = gap.map_or(Duration::ZERO, |g| g.mul_f64(i as f64 / 50.0));
-            tasks.push(tokio::spawn(stream(
-                client,
-                leases,
-                window,
-                gap.map(|g| (offset, g)),
-                span,
-            )));
+        for (client, leases) in self.streams {
+            tasks.push(tokio::spawn(flood(client, leases, window, span)));
         }
-        let mut all = Figures::new(span)?;
-        for task in tasks {
-            all.add(&task.await??)?;
-        }
-        Ok(all)
+        all(tasks, span).await
     }
 }
 
-async fn stream(
-    mut client: LeaseServiceClient<Channel>,
-    leases: Vec<pb::LeaseRef>,
-    window: usize,
-    pace: Option<(Duration, Duration)>,
+async fn all(
+    tasks: Vec<tokio::task::JoinHandle<anyhow::Result<Figures>>>,
     span: Duration,
 ) -> anyhow::Result<Figures> {
-    let (frames, outgoing) = mpsc::channel(window);
-    let frame = pb::SessionRequest {
-        renew: leases.clone(),
-        ..Default::default()
-    };
-    let mut answers = client
-        .session(ReceiverStream::new(outgoing))
-        .await?
-        .into_inner();
-    let mut figures = Figures::new(span)?;
-    let mut sent = std::collections::VecDeque::new();
-    let end = Instant::now() + span;
-    if let Some((offset, _)) = pace {
-        tokio::time::sleep(offset).await;
+    let mut all = Figures::new(span)?;
+    for task in tasks {
+        all.add(&task.await??)?;
     }
-    let mut next = tokio::time::Instant::now();
-    loop {
-        while sent.len() < window && Instant::now() < end {
-            if let Some((_, gap)) = pace {
-                next += gap;
-                tokio::time::sleep_until(next).await;
-            }
-            sent.push_back(Instant::now());
-            frames
-                .send(frame.clone())
-                .await
-                .context("the daemon closed the stream")?;
-        }
-        let Some(start) = sent.front().copied() else {
-            return Ok(figures);
+    Ok(all)
+}
+
+/// A session, and the frame that renews all its leases.
+struct Stream {
+    frames: mpsc::Sender<pb::SessionRequest>,
+    answers: tonic::Streaming<pb::SessionResponse>,
+    frame: pb::SessionRequest,
+    figures: Figures,
+}
+
+impl Stream {
+    async fn open(
+        mut client: LeaseServiceClient<Channel>,
+        renew: Vec<pb::LeaseRef>,
+        window: usize,
+        span: Duration,
+    ) -> anyhow::Result<Self> {
+        let (frames, outgoing) = mpsc::channel(window);
+        let answers = client.session(ReceiverStream::new(outgoing)).await?;
+        let frame = pb::SessionRequest {
+            renew,
+            ..Default::default()
         };
-        let answer = answers
-            .message()
-            .await?
-            .context("the daemon ended the stream")?;
-        if answer.renewals.is_empty() {
-            continue; // directives only
-        }
-        sent.pop_front();
-        figures.micros.record(start.elapsed().as_micros() as u64)?;
+        Ok(Self {
+            frames,
+            answers: answers.into_inner(),
+            frame,
+            figures: Figures::new(span)?,
+        })
+    }
+    async fn send(&self) -> anyhow::Result<()> {
+        let sent = self.frames.send(self.frame.clone()).await;
+        sent.context("the daemon closed the stream")
+    }
+    /// Waits for the next answer to a renewal that counts from `since`.
+    async fn answered(&mut self, since: Instant) -> anyhow::Result<()> {
+        let answer = loop {
+            let answer = self.answers.message().await?;
+            let answer = answer.context("the daemon ended the stream")?;
+            // Others are directives only.
+            if !answer.renewals.is_empty() {
+                break answer;
+            }
+        };
+        let micros = since.elapsed().as_micros() as u64;
+        self.figures.micros.record(micros)?;
         let renewed = |r: &&pb::RenewResult| r.status() == pb::RenewStatus::Renewed;
         let counted = answer.renewals.iter().filter(renewed).count() as u64;
-        figures.done += counted;
-        figures.lost += leases.len() as u64 - counted;
+        self.figures.done += counted;
+        self.figures.lost += self.frame.renew.len() as u64 - counted;
+        Ok(())
+    }
+}
+
+async fn paced(
+    mut stream: Stream,
+    first: tokio::time::Instant,
+    gap: Duration,
+    frames: u32,
+) -> anyhow::Result<Figures> {
+    for n in 0..frames {
+        // All frames are sent, late ones at once: none is left out because the daemon was slow.
+        let due = first + gap * n;
+        tokio::time::sleep_until(due).await;
+        stream.send().await?;
+        stream.answered(due.into_std()).await?;
+    }
+    Ok(stream.figures)
+}
+
+async fn flood(
+    client: LeaseServiceClient<Channel>,
+    leases: Vec<pb::LeaseRef>,
+    window: usize,
+    span: Duration,
+) -> anyhow::Result<Figures> {
+    let mut stream = Stream::open(client, leases, window, span).await?;
+    let mut sent = std::collections::VecDeque::new();
+    let end = Instant::now() + span;
+    loop {
+        while sent.len() < window && Instant::now() < end {
+            sent.push_back(Instant::now());
+            stream.send().await?;
+        }
+        let Some(since) = sent.pop_front() else {
+            return Ok(stream.figures);
+        };
+        stream.answered(since).await?;
     }
 }
 
@@ -288,7 +354,7 @@ impl Ceiling {
         let server = Self { dir, child };
         let start = Instant::now();
         while tokio::net::UnixStream::connect(&socket).await.is_err() {
-            anyhow::ensure!(
+            ensure!(
                 start.elapsed() < Duration::from_secs(10),
                 "the server without a ledger did not start"
             );

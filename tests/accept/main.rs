@@ -1,7 +1,8 @@
 //! `make accept PART=…`: measures what was asked for, line by line, and prints a table: what, asked, measured, holds.
 //!
 //! Not a test suite: figures of speed and gain live here, on the machine at hand, with its description beside them.
-//! Correctness lines are in `make test` too, in a shorter form.
+//! Correctness lines are in `make test` too, in a shorter form. It ends with a status other than zero if a row does
+//! not hold.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -9,6 +10,7 @@
 )]
 mod bad;
 mod balance;
+mod clone;
 mod crash;
 mod daemon;
 mod disk;
@@ -18,8 +20,10 @@ mod machine;
 mod plans;
 mod row;
 mod speed;
+mod trail;
 mod world;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -40,9 +44,13 @@ struct Args {
     /// Also writes the table, as Markdown, to this file.
     #[arg(long)]
     write: Option<PathBuf>,
-    /// A tenth of everything: to see that the harness works. Its table says so.
+    /// Fewer seconds, kills, seeds and leases, and every row: to see that the harness works. Its table says so.
     #[arg(long)]
     short: bool,
+    /// With line 1: also clones HEAD into a folder for temporary files and runs `make demo` and `make test` there, with
+    /// a build from nothing. Takes a quarter of an hour and some gigabytes.
+    #[arg(long)]
+    fresh_clone: bool,
     #[command(subcommand)]
     role: Option<Role>,
 }
@@ -53,16 +61,25 @@ enum Role {
     /// A worker under test (internal).
     #[command(hide = true)]
     Worker(crash::WorkerArgs),
+    /// A worker that is stopped past its deadline (internal).
+    #[command(hide = true)]
+    Late(bad::LateArgs),
+    /// Another tenant (internal).
+    #[command(hide = true)]
+    Stranger(bad::StrangerArgs),
     /// A server without a ledger: the ceiling of the transport (internal).
     #[command(hide = true)]
     Ceiling(load::CeilingArgs),
 }
 
 /// What the parts need to know.
-#[derive(Clone, Copy)]
 pub(crate) struct Run {
-    /// A tenth of everything.
+    /// Smaller amounts, the same rows.
     pub(crate) short: bool,
+    /// Whether the fresh clone is asked for.
+    pub(crate) fresh_clone: bool,
+    /// What the demo's long runs gave, by seed: lines 1 and 3 judge the same runs.
+    pub(crate) demos: BTreeMap<u32, Result<serde_json::Value, String>>,
 }
 
 #[tokio::main]
@@ -70,6 +87,8 @@ async fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.role {
         Some(Role::Worker(worker)) => crash::worker(worker).await,
+        Some(Role::Late(late)) => bad::late(late).await,
+        Some(Role::Stranger(stranger)) => bad::stranger(stranger).await,
         Some(Role::Ceiling(ceiling)) => load::ceiling(ceiling).await,
         None => measure(&args).await,
     };
@@ -84,21 +103,32 @@ async fn main() -> ExitCode {
 }
 
 async fn measure(args: &Args) -> anyhow::Result<bool> {
-    let run = Run { short: args.short };
+    let mut run = Run {
+        short: args.short,
+        fresh_clone: args.fresh_clone,
+        demos: BTreeMap::new(),
+    };
+    let parts = parts(&args.part)?;
     let mut table = Table::new(machine::describe()?, args.short);
-    for part in parts(&args.part)? {
+    for part in &parts {
         eprintln!("accept: measuring line {part}");
         let rows = match part {
-            1 => balance::measure(run).await,
-            2 => gpu::measure(run).await,
-            3 => plans::measure(run).await,
-            4 => world::measure(run).await,
-            5 => crash::measure(run).await,
-            6 => speed::measure(run).await,
-            _ => bad::measure(run).await,
+            1 => balance::measure(&mut run).await,
+            2 => gpu::measure(&run).await,
+            3 => plans::measure(&mut run).await,
+            4 => world::measure(&run).await,
+            5 => crash::measure(&run).await,
+            6 => speed::measure(&run).await,
+            _ => bad::measure(&run).await,
         };
-        table.part(part, rows);
+        table.part(*part, rows);
         print!("{}", table.last_part());
+    }
+    if parts.contains(&1) && !args.fresh_clone {
+        table.note(
+            "Not asked for in this run: that the two commands work on a fresh clone (line 1; `--fresh-clone` \
+             measures it).",
+        );
     }
     println!("\n{}", table.markdown());
     if let Some(path) = &args.write {

@@ -24,13 +24,24 @@ impl Row {
             holds: Some(holds),
         }
     }
-    /// A figure that is shown beside the others.
-    pub(crate) fn beside(what: &str, measured: impl Into<String>) -> Self {
-        Self {
-            what: what.into(),
-            asked: "(reported)".into(),
-            measured: measured.into(),
-            holds: None,
+    /// A line with a bar whose figure may be missing: what cannot be measured does not hold.
+    pub(crate) fn judged(what: &str, asked: &str, found: anyhow::Result<(String, bool)>) -> Self {
+        match found {
+            Ok((measured, holds)) => Self::new(what, asked, measured, holds),
+            Err(e) => Self::new(what, asked, format!("{e:#}"), false),
+        }
+    }
+    /// A figure that is shown beside the others. It has to be there all the same.
+    pub(crate) fn beside(what: &str, found: anyhow::Result<String>) -> Self {
+        let asked = "(reported)";
+        match found {
+            Ok(measured) => Self {
+                what: what.into(),
+                asked: asked.into(),
+                measured,
+                holds: None,
+            },
+            Err(e) => Self::new(what, asked, format!("{e:#}"), false),
         }
     }
 }
@@ -39,6 +50,7 @@ impl Row {
 pub(crate) struct Table {
     machine: String,
     short: bool,
+    notes: Vec<String>,
     parts: Vec<(u8, Vec<Row>)>,
 }
 
@@ -47,19 +59,22 @@ impl Table {
         Self {
             machine,
             short,
+            notes: Vec::new(),
             parts: Vec::new(),
         }
     }
-    /// Adds a part; one that could not be measured does not hold.
+    /// A word that a reader has to know: what was left out.
+    pub(crate) fn note(&mut self, text: &str) {
+        self.notes.push(text.to_owned());
+    }
+    /// Adds a part; one that could not be measured, or found nothing, does not hold.
     pub(crate) fn part(&mut self, part: u8, rows: anyhow::Result<Vec<Row>>) {
-        let rows = rows.unwrap_or_else(|e| {
-            vec![Row::new(
-                "the measurement itself",
-                "runs",
-                format!("{e:#}"),
-                false,
-            )]
-        });
+        let broken = |why: String| vec![Row::new("the measurement itself", "runs", why, false)];
+        let rows = match rows {
+            Ok(rows) if rows.is_empty() => broken("it gave no row".into()),
+            Ok(rows) => rows,
+            Err(e) => broken(format!("{e:#}")),
+        };
         self.parts.push((part, rows));
     }
     pub(crate) fn holds(&self) -> bool {
@@ -76,7 +91,7 @@ impl Table {
                 let _ = writeln!(
                     out,
                     "{part}  {:5} {} | asked {} | measured {}",
-                    mark(r.holds),
+                    self.mark(r.holds),
                     r.what,
                     r.asked,
                     r.measured
@@ -89,7 +104,8 @@ impl Table {
     pub(crate) fn markdown(&self) -> String {
         let mut out = format!("{}\n\n", self.machine);
         if self.short {
-            out += "**A short run: a tenth of everything. These figures accept nothing.**\n\n";
+            out += "**A short run, to see that the harness works: fewer seconds, kills, seeds and leases. These figures \
+                    accept nothing; (yes) means that a row works.**\n\n";
         }
         out += "| line | what | asked | measured | holds |\n|---|---|---|---|---|\n";
         for (part, rows) in &self.parts {
@@ -99,18 +115,59 @@ impl Table {
                 let _ = writeln!(
                     out,
                     "| {part} | {what} | {asked} | {measured} | {} |",
-                    mark(r.holds)
+                    self.mark(r.holds)
                 );
             }
         }
+        for note in &self.notes {
+            let _ = write!(out, "\n{note}\n");
+        }
         out
+    }
+
+    const fn mark(&self, holds: Option<bool>) -> &'static str {
+        match (holds, self.short) {
+            (Some(true), false) => "yes",
+            (Some(true), true) => "(yes)",
+            (Some(false), _) => "NO",
+            (None, _) => "–",
+        }
     }
 }
 
-const fn mark(holds: Option<bool>) -> &'static str {
-    match holds {
-        Some(true) => "yes",
-        Some(false) => "NO",
-        None => "–",
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rows: anyhow::Result<Vec<Row>>) -> Table {
+        let mut table = Table::new("a machine".into(), false);
+        table.part(1, rows);
+        table
+    }
+
+    #[test]
+    fn what_is_not_measured_does_not_hold() {
+        let row = |holds| Row::new("a", "b", "c", holds);
+        assert!(table(Ok(vec![row(true)])).holds());
+        assert!(!table(Ok(vec![row(true), row(false)])).holds());
+        assert!(!table(Ok(vec![])).holds(), "no row at all");
+        assert!(!table(Err(anyhow::anyhow!("it did not start"))).holds());
+        let missing = || anyhow::anyhow!("no figure");
+        assert!(!table(Ok(vec![Row::judged("a", "b", Err(missing()))])).holds());
+        assert!(!table(Ok(vec![Row::beside("a", Err(missing()))])).holds());
+        assert!(table(Ok(vec![Row::beside("a", Ok("1".into()))])).holds());
+    }
+
+    #[test]
+    fn a_short_run_never_looks_like_a_long_one() {
+        let mut short = Table::new("a machine".into(), true);
+        short.part(1, Ok(vec![Row::new("a", "b", "c", true)]));
+        short.note("something was left out");
+        let text = short.markdown();
+        assert!(
+            text.contains("(yes)") && !text.contains("| yes |"),
+            "{text}"
+        );
+        assert!(text.contains("something was left out"), "{text}");
     }
 }

@@ -92,7 +92,7 @@ impl Script {
         let mut script = Self {
             now: Time(1_000),
             shell: Shell::new(settings, None),
-            truth: Truth::new(settings.grace),
+            truth: Truth::new(&settings),
             hw: Hardware::new(node.shared_cpus()),
             node,
             settings,
@@ -179,6 +179,7 @@ impl Script {
     fn set(&mut self, words: &mut Words) -> Result<(), Mistake> {
         for (name, field) in [
             ("grace", &mut self.settings.grace),
+            ("release", &mut self.settings.release_grace),
             ("kill", &mut self.settings.quarantine_kill),
             ("park", &mut self.settings.park_after),
             ("drain", &mut self.settings.drain),
@@ -189,7 +190,7 @@ impl Script {
             }
         }
         self.shell = Shell::new(self.settings, None);
-        self.truth = Truth::new(self.settings.grace);
+        self.truth = Truth::new(&self.settings);
         let start = self.start(true);
         self.out.clear();
         start
@@ -202,6 +203,7 @@ impl Script {
             return Ok(None);
         }
         let fate = std::mem::replace(&mut self.fate, Fate::Durable);
+        self.truth.asked(&command);
         let who = Who::Agent(0);
         self.shell.begin(
             self.now,

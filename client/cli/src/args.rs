@@ -127,6 +127,8 @@ mod tests {
             "evenkeel calibrate job.toml",
             "evenkeel drain --undo",
             "evenkeel events --follow --job reach",
+            "evenkeel plan job.toml --cores 8 --sms 100",
+            "evenkeel plan --offline job.toml --profiles a.json --profiles b.json --cores 16 --gpus 1 --gpu h100",
         ] {
             let parsed = Cli::try_parse_from(line.split(' '));
             assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
@@ -136,10 +138,16 @@ mod tests {
             "evenkeel run --cores 4",
             "evenkeel run --cores 4 --job j --stage s -- sleep 1",
             "evenkeel run --job j -- sleep 1",
+            "evenkeel run --cores 4 --sm 40 -- sleep 1",
+            "evenkeel run --cores 4 --gpu-memory 10GiB -- sleep 1",
             "evenkeel rebalance reach",
             "evenkeel rebalance reach --freeze --unfreeze",
             "evenkeel leases clear 7",
-            "evenkeel run --cores 4 --sm 130% -- sleep 1",
+            "evenkeel run --cores 4 --sm 130% --gpu-memory 1GiB -- sleep 1",
+            "evenkeel plan --offline job.toml",
+            "evenkeel plan --offline job.toml --cores 0",
+            "evenkeel plan --offline job.toml --cores 4 --gpu gtx1080",
+            "evenkeel plan job.toml --gpu h100",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

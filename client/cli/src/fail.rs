@@ -15,8 +15,9 @@ Exit codes:
   3  the daemon was not reached
   4  there is no such lease, job or profile
   5  something is short at the moment: wait, or ask for less
-  run passes on the exit code of its command (128 + n for signal n); when the command did not run or was
-  stopped because the lease was lost: 125; 126: it cannot be executed; 127: it was not found";
+  run passes on the exit code of its command (128 + n for signal n); when the command did not run, or was
+  stopped because its lease was over (lost, revoked, drained, its job cancelled): 125; 126: it cannot be
+  executed; 127: it was not found";
 
 /// Refused, or failed on the way.
 pub(crate) const FAILED: u8 = 1;

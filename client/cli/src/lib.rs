@@ -1,7 +1,8 @@
 //! The command line of Evenkeel, and its demo.
 //!
-//! `args` says what may be typed, `cmd` has one file for each command, `out` is the only place that
-//! prints, `fail` says what went wrong and with which exit code. The library exists for the tests.
+//! `args` says what may be typed, `cmd` has one file for each command, `jobfile` reads job files, `offline` plans without
+//! a daemon, `out` is the only place that prints, `fail` says what went wrong and with which exit code. The library
+//! exists for the tests.
 
 mod args;
 mod cmd;
@@ -9,8 +10,10 @@ pub mod demo;
 mod fail;
 mod jobfile;
 mod nearest;
+mod offline;
 mod out;
 mod table;
+mod text;
 mod units;
 
 use std::process::ExitCode;

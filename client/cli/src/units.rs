@@ -101,12 +101,12 @@ pub(crate) fn show_duration(d: Duration) -> String {
     }
 }
 
-/// How often: `never`, `once`, `3 times`.
-pub(crate) fn times(n: u32) -> String {
+/// How often shares moved: `never moved`, `moved once`, `moved 3 times`.
+pub(crate) fn moved(n: u32) -> String {
     match n {
-        0 => "never".to_owned(),
-        1 => "once".to_owned(),
-        n => format!("{n} times"),
+        0 => "never moved".to_owned(),
+        1 => "moved once".to_owned(),
+        n => format!("moved {n} times"),
     }
 }
 

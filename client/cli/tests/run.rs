@@ -219,24 +219,13 @@ fn a_moved_share_restarts_the_command_under_the_same_lease() {
     until("the first life", || {
         fs::read_to_string(&log).is_ok_and(|l| l.contains("start 10"))
     });
-    let lease = fake.world().leases[&1].clone();
-    let mut target = lease.target.clone().unwrap();
-    target.gpus[0].guarantee_sms = 20;
-    let directive = pb::Directive {
-        lease: Some(pb::LeaseRef {
-            lease_id: 1,
-            fence: lease.fence,
-        }),
-        kind: pb::DirectiveKind::Restart.into(),
-        generation: 5,
-        target: Some(target),
-        batch: 32,
-        reason: "training is slower".into(),
-        environment: [("SHARE".to_owned(), "20".to_owned())].into(),
-    };
-    fake.world().send(&pb::SessionResponse {
-        directives: vec![directive],
-        ..pb::SessionResponse::default()
+    tell(&fake, 1, pb::DirectiveKind::Restart, |directive| {
+        directive.generation = 5;
+        let target = directive.target.get_or_insert_default();
+        target.gpus[0].guarantee_sms = 20;
+        directive.batch = 32;
+        directive.reason = "training is slower".into();
+        directive.environment = [("SHARE".to_owned(), "20".to_owned())].into();
     });
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
@@ -259,6 +248,112 @@ fn a_moved_share_restarts_the_command_under_the_same_lease() {
     assert_eq!(world.leases.len(), 1, "it took another lease");
 }
 
+/// What the daemon says to move lease 1: `sms` SMs and a batch size.
+fn move_to(fake: &Fake, kind: pb::DirectiveKind, generation: u64, sms: u32, batch: u32) {
+    let lease = fake.world().leases[&1].clone();
+    let mut target = lease.target.clone().unwrap();
+    target.gpus[0].guarantee_sms = sms;
+    let directive = pb::Directive {
+        lease: Some(pb::LeaseRef {
+            lease_id: 1,
+            fence: lease.fence,
+        }),
+        kind: kind.into(),
+        generation,
+        target: Some(target),
+        batch,
+        ..pb::Directive::default()
+    };
+    fake.world().send(&pb::SessionResponse {
+        directives: vec![directive],
+        ..pb::SessionResponse::default()
+    });
+}
+
+#[test]
+fn a_signal_during_a_move_ends_the_command() {
+    for (signal, user_first) in [
+        (Signal::SIGTERM, false),
+        (Signal::SIGINT, false),
+        (Signal::SIGHUP, false),
+        (Signal::SIGTERM, true),
+    ] {
+        let fake = Fake::start();
+        let dir = tempfile::tempdir().unwrap();
+        let (log, told) = (flag(&dir, "log"), flag(&dir, "told"));
+        // Goes on until it was told twice, and not at all in a second life.
+        let text = format!(
+            "echo start >> {log}; [ -e {told}2 ] && exit 9
+             n=0; trap 'n=$((n+1)); touch {told}$n' TERM INT HUP; touch {told}0
+             while [ $n -lt 2 ]; do sleep 0.02; done; exit 7",
+            log = log.display(),
+            told = told.display()
+        );
+        let child = script(&fake, &[], &text).spawn().unwrap();
+        until("the script is ready", there(&flag(&dir, "told0")));
+        fake.wait("a session", |w| !w.sessions.is_empty());
+        let restart = || move_to(&fake, pb::DirectiveKind::Restart, 5, 20, 0);
+        if user_first {
+            send(&child, signal);
+        } else {
+            restart();
+        }
+        until("it was told once", there(&flag(&dir, "told1")));
+        if user_first {
+            restart();
+        } else {
+            send(&child, signal);
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(7),
+            "{signal}: {}",
+            stderr(&output)
+        );
+        assert_eq!(fs::read_to_string(&log).unwrap(), "start\n", "{signal}");
+        assert_eq!(phase(&fake, 1), pb::LeasePhase::Ended);
+    }
+}
+
+#[test]
+fn another_batch_size_restarts_the_command_with_it() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let log = flag(&dir, "log");
+    let text = format!(
+        "echo batch $EVENKEEL_BATCH >> {log}; trap 'exit 0' TERM
+         [ \"$EVENKEEL_BATCH\" = 64 ] && exit 3
+         while :; do sleep 0.02; done",
+        log = log.display()
+    );
+    fake.world().batch = 32;
+    fake.world()
+        .environment
+        .extend([("EVENKEEL_BATCH".to_owned(), "32".to_owned())]);
+    let child = script(&fake, &[], &text).spawn().unwrap();
+    until("the first life", || {
+        fs::read_to_string(&log).is_ok_and(|l| l.contains("batch 32"))
+    });
+    fake.wait("a session", |w| !w.sessions.is_empty());
+    // The same share and batch size: nothing to do but to say so.
+    move_to(&fake, pb::DirectiveKind::Target, 5, 10, 32);
+    fake.wait("an acknowledgement", |w| {
+        w.acknowledgements.iter().any(|a| a.generation == 5)
+    });
+    move_to(&fake, pb::DirectiveKind::Target, 6, 10, 64);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert_eq!(
+        fs::read_to_string(&log).unwrap(),
+        "batch 32\nbatch 64\n",
+        "{}",
+        stderr(&output)
+    );
+    let world = fake.world();
+    assert!(world.acknowledgements.iter().any(|a| a.generation == 6));
+}
+
 #[test]
 fn a_lost_lease_stops_the_command() {
     let fake = Fake::start();
@@ -277,39 +372,189 @@ fn a_lost_lease_stops_the_command() {
     );
 }
 
+/// Tells the holder of a lease something.
+fn tell(fake: &Fake, id: u64, kind: pb::DirectiveKind, change: impl FnOnce(&mut pb::Directive)) {
+    fake.wait("a session", |w| w.sessions.iter().any(|s| !s.is_closed()));
+    let lease = fake.world().leases[&id].clone();
+    let mut directive = pb::Directive {
+        lease: Some(pb::LeaseRef {
+            lease_id: id,
+            fence: lease.fence,
+        }),
+        kind: kind.into(),
+        target: lease.target,
+        ..pb::Directive::default()
+    };
+    change(&mut directive);
+    fake.world().send(&pb::SessionResponse {
+        directives: vec![directive],
+        ..pb::SessionResponse::default()
+    });
+}
+
+/// Runs until it is told to end, and then says 6.
+fn until_told(ready: &Path) -> String {
+    let ready = ready.display();
+    format!("trap 'exit 6' TERM; touch {ready}; while :; do sleep 0.02; done")
+}
+
 #[test]
-fn a_lease_that_is_asked_back_stops_the_command_and_its_loss_is_told() {
+fn a_lease_that_is_asked_back_is_given_back_and_the_reason_is_told() {
     let fake = Fake::start();
-    for lost in [false, true] {
+    let revoked = pb::Event {
+        kind: "lease_quarantined".into(),
+        json: r#"{"kind":"lease_quarantined","id":1,"fence":3,"cause":"revoked"}"#.into(),
+        ..pb::Event::default()
+    };
+    for (kind, lost, reason, expect) in [
+        (
+            pb::DirectiveKind::Drain,
+            false,
+            "this node is being drained",
+            "(exit code 6): lease 1: this node is being drained",
+        ),
+        (
+            pb::DirectiveKind::Release,
+            false,
+            "",
+            "(exit code 6): lease 2 was asked back",
+        ),
+        (
+            pb::DirectiveKind::Unspecified,
+            true,
+            "",
+            "(exit code 6): lease 3 was revoked, by its owner or an admin",
+        ),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let ready = flag(&dir, "ready");
-        let text = format!(
-            "trap 'exit 6' TERM; touch {}; while :; do sleep 0.02; done",
-            ready.display()
-        );
-        let child = script(&fake, &[], &text).spawn().unwrap();
+        let mut command = script(&fake, &["--ttl", "1s"], &until_told(&ready));
+        let child = command.spawn().unwrap();
         until("the script is ready", there(&ready));
-        fake.wait("a session", |w| !w.sessions.is_empty());
         let id = fake.world().leases.len() as u64;
-        let lease = pb::LeaseRef {
-            lease_id: id,
-            fence: fake.world().leases[&id].fence,
-        };
         if lost {
+            fake.world().events.push(revoked.clone());
             fake.world().fence(id);
+        } else {
+            tell(&fake, id, kind, |d| d.reason = reason.into());
         }
-        let directive = pb::Directive {
-            lease: Some(lease),
-            kind: pb::DirectiveKind::Release.into(),
-            ..pb::Directive::default()
-        };
-        fake.world().send(&pb::SessionResponse {
-            directives: vec![directive],
-            ..pb::SessionResponse::default()
-        });
         let output = child.wait_with_output().unwrap();
-        let expect = if lost { 125 } else { 6 };
-        assert_eq!(output.status.code(), Some(expect), "{}", stderr(&output));
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains(expect), "{said}");
+        assert!(
+            said.contains(&format!("evenkeel events --lease {id}")),
+            "{said}"
+        );
+        if !lost {
+            assert_eq!(phase(&fake, id), pb::LeasePhase::Ended, "it was given back");
+        }
+    }
+}
+
+#[test]
+fn a_stage_that_is_not_there_is_told_with_those_that_are() {
+    let fake = Fake::start();
+    let spec = pb::JobSpec {
+        stages: vec![pb::StageSpec {
+            name: "training".into(),
+            ..pb::StageSpec::default()
+        }],
+        ..pb::JobSpec::default()
+    };
+    let job = pb::Job {
+        spec: Some(spec),
+        ..pb::Job::default()
+    };
+    fake.world().jobs.insert("reach".into(), job);
+    for (job, expect) in [
+        (
+            "reach",
+            "job reach has no stage train\n  Its stages are training.",
+        ),
+        ("grasp", "cannot find job grasp: "),
+    ] {
+        let mut command = evenkeel(&fake);
+        command.args(["run", "--job", job, "--stage", "train", "--", "true"]);
+        let output = output(command);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains(expect), "{said}");
+        assert!(fake.world().leases.is_empty());
+    }
+}
+
+#[test]
+fn a_cancelled_job_is_named_as_the_reason() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let ready = flag(&dir, "ready");
+    let job = |phase: pb::JobPhase| pb::Job {
+        phase: phase.into(),
+        spec: Some(pb::JobSpec {
+            stages: vec![pb::StageSpec {
+                name: "training".into(),
+                resize: pb::ResizeMode::Live.into(),
+                ..pb::StageSpec::default()
+            }],
+            ..pb::JobSpec::default()
+        }),
+        ..pb::Job::default()
+    };
+    let admitted = job(pb::JobPhase::Admitted);
+    fake.world().jobs.insert("reach".into(), admitted);
+    let mut command = evenkeel(&fake);
+    command
+        .args(["run", "--job", "reach", "--stage", "training"])
+        .args(["--", "sh", "-c", &until_told(&ready)]);
+    let child = command.spawn().unwrap();
+    until("the script is ready", there(&ready));
+    let resize = fake.world().leases[&1].resize();
+    assert_eq!(resize, pb::ResizeMode::Live, "as the stage declares it");
+    fake.world()
+        .jobs
+        .insert("reach".into(), job(pb::JobPhase::Ended));
+    tell(&fake, 1, pb::DirectiveKind::Release, |_| {});
+    let output = child.wait_with_output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains("the command was stopped (exit code 6): job reach was cancelled"),
+        "{said}"
+    );
+    assert_eq!(phase(&fake, 1), pb::LeasePhase::Ended, "it was given back");
+}
+
+#[test]
+fn cores_change_while_the_command_runs() {
+    let fake = Fake::start();
+    fake.world().cpus = "0-1".into();
+    let dir = tempfile::tempdir().unwrap();
+    let (ready, go) = (flag(&dir, "ready"), flag(&dir, "go"));
+    // What is started from `run` after the move inherits it; the command's own processes are the daemon's to bind.
+    let text = format!(
+        "touch {}; while ! [ -e {} ]; do sleep 0.02; done; grep Cpus_allowed_list /proc/$PPID/status",
+        ready.display(),
+        go.display()
+    );
+    for mode in ["live", "restart", "fixed"] {
+        let child = script(&fake, &["--resize", mode], &text).spawn().unwrap();
+        until("the script is ready", there(&ready));
+        let id = fake.world().leases.len() as u64;
+        tell(&fake, id, pb::DirectiveKind::Target, |d| {
+            d.generation = 5;
+            let target = d.target.get_or_insert_default();
+            (target.cores, target.cpus) = ("1".into(), "1".into());
+        });
+        fake.wait("an acknowledgement", |w| !w.acknowledgements.is_empty());
+        fs::write(&go, "").unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{mode}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "Cpus_allowed_list:\t1\n", "{mode}");
+        let told = fake.world().acknowledgements.remove(0);
+        assert_eq!((told.generation, &*told.effective.unwrap().cpus), (5, "1"));
+        fs::remove_file(&ready).unwrap();
+        fs::remove_file(&go).unwrap();
     }
 }
 

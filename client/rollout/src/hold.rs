@@ -16,11 +16,13 @@ const WAITS_EVERY: Duration = Duration::from_secs(60);
 
 /// What a lease's share means to a worker.
 pub trait Shares {
-    /// Takes a new share up, live, and says what the worker really has now.
+    /// Takes a new share and the batch size that goes with it up, live, and says what the worker really has now. No
+    /// batch size: the stage has none, or it does not change. A smaller one is to be taken up before the share is, a
+    /// larger one after it: the memory that it needs comes with the share.
     ///
     /// # Errors
     /// Why it could not; the worker then keeps what it had, and nothing is acknowledged.
-    fn apply(&self, target: &Vector) -> Result<Vector, String>;
+    fn apply(&self, target: &Vector, batch: Option<u32>) -> Result<Vector, String>;
 }
 
 /// Why a lease is not held any more.
@@ -73,7 +75,7 @@ pub fn hold(
                 DirectiveKind::Target => {
                     let generation = directive.generation;
                     let effective = shares
-                        .apply(&directive.target)
+                        .apply(&directive.target, directive.batch)
                         .map_err(|why| HoldError::Apply { generation, why })?;
                     directives += 1;
                     tracing::debug!(generation, directives, "took a new share up");

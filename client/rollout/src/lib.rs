@@ -9,12 +9,14 @@
 //!   to a ready environment, in the order of a [`Policy`].
 //!
 //! [`stage`] has the three loops, generic over environment, policy, learner, GPU and transport; [`Meter`] keeps the
-//! busy intervals that they report; [`hold`] is the thread that keeps a worker's lease, applies resizes and reports.
+//! busy intervals that they report; [`hold`] is the thread that keeps a worker's lease, applies resizes and reports;
+//! [`BatchSize`] is the batch size that a plan chose, on its way from there to a stage.
 //! [`pipeline`] is the same pipeline in virtual time, for sweeps.
 //!
 //! It knows nothing of the daemon but the client library, and nothing of what an environment simulates.
 
 pub mod affinity;
+mod batch;
 mod busy;
 mod env;
 mod former;
@@ -29,6 +31,7 @@ mod schedule;
 pub mod stage;
 pub mod wire;
 
+pub use batch::BatchSize;
 pub use busy::{BusyLog, Interval};
 pub use env::{Environment, Outcome};
 pub use former::BatchFormer;

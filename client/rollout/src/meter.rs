@@ -50,6 +50,21 @@ impl Meter {
         }
     }
 
+    /// Takes an interval of host work in, done beside what the lanes do: it carries no units, and the worker cannot be
+    /// faster than it.
+    pub fn push_host(&self, start_ns: u64, end_ns: u64) {
+        let mut log = self.lock();
+        let interval = Interval {
+            lane: self.lanes.load(Ordering::SeqCst), // the first behind them
+            start_ns,
+            end_ns,
+            units: 0.0,
+            batch: 1,
+            cpu_ns: 0,
+        };
+        log.busy.push(interval);
+    }
+
     /// Takes an interval in; one of a lane that is gone by now is dropped.
     pub fn push(&self, interval: Interval) {
         let mut log = self.lock();
@@ -76,12 +91,13 @@ impl Meter {
         }
     }
 
-    /// Units and busy nanoseconds of all lanes since the last call of this or of the reporting thread: what a worker
+    /// Units and busy nanoseconds of all lanes (not of host work beside them) since the last call of this or of the reporting thread: what a worker
     /// that holds no lease can read instead of reporting.
     pub fn take_totals(&self) -> (f64, u64) {
         let drained = self.drain();
-        let units = drained.busy.iter().map(|b| b.units).sum();
-        let busy: u128 = drained.busy.iter().map(|b| b.busy.as_nanos()).sum();
+        let on_lanes = || drained.busy.iter().filter(|b| b.lane < drained.lanes);
+        let units = on_lanes().map(|b| b.units).sum();
+        let busy: u128 = on_lanes().map(|b| b.busy.as_nanos()).sum();
         (units, u64::try_from(busy).unwrap_or(u64::MAX))
     }
 

@@ -89,7 +89,8 @@ impl From<StageSpec> for pb::StageSpec {
             max_cores: s.max_cores.unwrap_or(0),
             min_sms: s.min_sms,
             max_sms: s.max_sms.unwrap_or(0),
-            no_gpu: s.no_gpu,
+            // A most of 0 is no limit on the wire; this is how a stage says that it wants none.
+            no_gpu: s.no_gpu || s.max_sms == Some(0),
             memory_bytes: s.memory_bytes,
             batches: s.batches,
             synchronous: s.synchronous,

@@ -143,6 +143,7 @@ impl From<pb::Lease> for Lease {
             enforced: w.enforced,
             share_kind: w.share_kind,
             suspect: w.suspect,
+            batch: Some(w.batch).filter(|b| *b > 0),
             deadline: BootTime::default(),
         }
     }
@@ -178,8 +179,11 @@ pub(crate) fn acquire_request(request: &LeaseRequest) -> pb::AcquireLeaseRequest
         gpus,
         ttl_ms: request.ttl.map_or(0, millis),
         wait_ms: millis(request.wait),
-        resize: pb::ResizeMode::from(request.resize).into(),
-        processes: request.processes,
+        resize: request
+            .resize
+            .map_or(pb::ResizeMode::Unspecified, Into::into)
+            .into(),
+        processes: request.processes.unwrap_or(0),
         priority: request.priority,
         unenforced: request.unenforced,
     }

@@ -109,11 +109,11 @@ pub struct StageSpec {
     pub processes: u32,
     /// Least cores for the whole stage.
     pub min_cores: u32,
-    /// Most cores for the whole stage; none: no limit of its own.
+    /// Most cores for the whole stage; none, or 0: no limit of its own (the wire cannot say "no cores").
     pub max_cores: Option<u32>,
     /// Least SMs on each GPU of the job.
     pub min_sms: u32,
-    /// Most SMs on each GPU of the job; none: no limit of its own.
+    /// Most SMs on each GPU of the job; none: no limit of its own; 0: it does no GPU work, as `no_gpu` says.
     pub max_sms: Option<u32>,
     /// The stage does no GPU work.
     pub no_gpu: bool,

@@ -146,6 +146,9 @@ pub struct Lease {
     pub resize: ResizeMode,
     /// Past the deadline by less than the grace: a renewal still saves it.
     pub suspect: bool,
+    /// Batch size that its worker is to run at, by the plan of its job; 1 where the stage has none; none outside any
+    /// job.
+    pub batch: Option<u32>,
     /// Until when the answer allows its use, on this machine's clock: when it was asked for, plus the time left.
     #[serde(skip)]
     pub deadline: BootTime,
@@ -214,10 +217,10 @@ pub struct LeaseRequest {
     pub ttl: Option<Duration>,
     /// How long to wait in the queue; zero: not at all.
     pub wait: Duration,
-    /// How its GPU share can change.
-    pub resize: ResizeMode,
-    /// Processes of the worker that share its GPU memory, at least 1.
-    pub processes: u32,
+    /// How its GPU share can change; none: as the stage declares it; outside a job, by a restart.
+    pub resize: Option<ResizeMode>,
+    /// Processes of the worker that share its GPU memory, at least 1; none: as the stage declares it; outside a job, 1.
+    pub processes: Option<u32>,
     /// Higher goes first in the queue.
     pub priority: i32,
     /// Asks for a lease that nobody enforces; only on a synthetic pool.
@@ -225,15 +228,16 @@ pub struct LeaseRequest {
 }
 
 impl LeaseRequest {
-    /// A request with a fresh id and the defaults: no wait, the daemon's TTL, one process.
+    /// A request with a fresh id and the defaults: no wait, the daemon's TTL, the stage's declarations (outside a job:
+    /// one process, resized by a restart).
     pub fn new(ask: Ask) -> Self {
         Self {
             request_id: Uuid::now_v7(),
             ask,
             ttl: None,
             wait: Duration::ZERO,
-            resize: ResizeMode::default(),
-            processes: 1,
+            resize: None,
+            processes: None,
             priority: 0,
             unenforced: false,
         }
@@ -265,7 +269,7 @@ impl LeaseRequest {
     /// With another way to change its GPU share.
     #[must_use]
     pub fn resize(mut self, resize: ResizeMode) -> Self {
-        self.resize = resize;
+        self.resize = Some(resize);
         self
     }
 }

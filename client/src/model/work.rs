@@ -8,7 +8,8 @@ use crate::clock::BootTime;
 /// A stretch of work on one lane (a core or a GPU stream). Intervals of one lane never overlap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BusyInterval {
-    /// The lane, 0 to 1,023.
+    /// The lane, 0 to 1,023. Those from the number of lanes on, without units, are helpers: host work beside a GPU
+    /// stream, say, which the worker cannot be faster than.
     pub lane: u32,
     /// When it began.
     pub began: BootTime,

@@ -8,6 +8,8 @@ use crate::model::{BusyInterval, Step};
 const INTERVALS_MAX: usize = 4_096;
 /// Steps that wait for one lease; beyond this the two oldest become one.
 const STEPS_MAX: usize = 1_024;
+/// Lanes on the wire, helpers included.
+const LANES_MAX: u32 = 1_024;
 /// The wire's limits for one report.
 pub(super) const REPORT_INTERVALS_MAX: usize = 512;
 const REPORT_STEPS_MAX: usize = 64;
@@ -32,13 +34,18 @@ pub(super) struct Batch {
 }
 
 impl Outbox {
-    /// Adds to it. Values that are not finite or negative are left out: the daemon would refuse the whole frame.
+    /// Adds to it. Values that are not finite or negative are left out: the daemon would refuse the whole frame. A
+    /// lane beyond `lanes` that carries units is a lane all the same; one that carries none is a helper.
     /// With nothing in it, it says that the worker lives and waits for another stage.
     pub(super) fn add(&mut self, lanes: u32, intervals: &[BusyInterval], steps: &[Step]) {
         self.waits |= lanes > 0 && intervals.is_empty() && steps.is_empty();
         let amount = |x: f64| x.is_finite() && x >= 0.0;
-        let counted = || intervals.iter().filter(|i| amount(i.units));
-        self.lanes = counted().map(|i| i.lane + 1).fold(lanes, u32::max);
+        let counted = || {
+            let told = intervals.iter();
+            told.filter(|i| amount(i.units) && i.lane < LANES_MAX)
+        };
+        let carrying = counted().filter(|i| i.units > 0.0);
+        self.lanes = carrying.map(|i| i.lane + 1).fold(lanes, u32::max);
         self.intervals.extend(counted().map(|i| (self.lanes, *i)));
         let whole = |s: &&Step| amount(s.consumed_units) && amount(s.discarded_units);
         self.steps.extend(steps.iter().filter(whole).copied());
@@ -83,8 +90,7 @@ impl Outbox {
 
     /// Merges pairs of neighbours on a lane with the same batch size. If too little can be merged, the oldest go.
     fn merge_intervals(&mut self) {
-        let most = self.intervals.iter().map(|(lanes, _)| *lanes).max();
-        let mut open: Vec<Option<usize>> = vec![None; most.unwrap_or(0) as usize];
+        let mut open: Vec<Option<usize>> = vec![None; LANES_MAX as usize];
         let mut merged: Vec<(u32, BusyInterval)> = Vec::with_capacity(self.intervals.len());
         for (lanes, next) in self.intervals.drain(..) {
             let slot = &mut open[next.lane as usize];
@@ -186,6 +192,24 @@ mod tests {
             .map(|batch| (batch.lanes, batch.intervals.len()))
             .collect();
         assert_eq!(told, [(1, 1), (2, 2), (1, 2)]);
+    }
+
+    #[test]
+    fn a_helper_is_no_lane() {
+        let mut outbox = Outbox::default();
+        let host = interval(1, 0, 0.0);
+        outbox.add(1, &[interval(0, 0, 1.0), host], &[]);
+        outbox.add(1, &[interval(5_000, 1, 1.0)], &[]); // no such lane on the wire
+        let told = outbox.take(usize::MAX).unwrap();
+        assert_eq!((told.lanes, told.intervals.len()), (1, 2));
+        assert_eq!(told.intervals[1], host);
+        assert!(outbox.is_empty());
+        // What waits for long is merged lane by lane, helpers, too.
+        for i in 0..INTERVALS_MAX as u64 {
+            outbox.add(1, &[interval(0, i, 1.0), interval(1, i, 0.0)], &[]);
+        }
+        assert!(outbox.intervals.len() <= INTERVALS_MAX);
+        assert_eq!(outbox.lanes, 1);
     }
 
     #[test]

@@ -76,6 +76,7 @@ fn grant(world: &mut World, request: &pb::AcquireLeaseRequest) -> pb::Lease {
         enforced: true,
         share_kind: "capped".into(),
         resize: request.resize,
+        batch: world.batch,
         ..pb::Lease::default()
     };
     world.by_request.insert(request.request_id.clone(), id);

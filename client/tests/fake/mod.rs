@@ -40,8 +40,12 @@ pub(crate) struct World {
     pub(crate) jobs: BTreeMap<String, pb::Job>,
     pub(crate) profiles: BTreeMap<(String, String), pb::Profile>,
     pub(crate) environment: HashMap<String, String>,
+    /// The audit trail; empty: three grants.
+    pub(crate) events: Vec<pb::Event>,
     /// CPUs of each grant.
     pub(crate) cpus: String,
+    /// Batch size of each grant; 0: none.
+    pub(crate) batch: u32,
     /// TTL of leases that ask for none.
     pub(crate) ttl_ms: u64,
 

@@ -279,6 +279,13 @@ impl NodeService for Service {
         &self,
         request: Request<pb::ListEventsRequest>,
     ) -> Result<Response<pb::ListEventsResponse>, Status> {
+        let told = self.world().events.clone();
+        if !told.is_empty() {
+            return Ok(Response::new(pb::ListEventsResponse {
+                next_after_seq: told.len() as u64,
+                events: told,
+            }));
+        }
         let after = request.get_ref().after_seq;
         let event = |seq| pb::Event {
             seq,

@@ -2,6 +2,7 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crate::balance::Report;
 use crate::cpuset::CpuSet;
@@ -35,10 +36,10 @@ pub struct Acquire {
     pub ask: Ask,
     /// False: only counted.
     pub enforced: bool,
-    /// How the GPU share can change.
-    pub resize: Resize,
-    /// Processes that share the GPU memory.
-    pub processes: u32,
+    /// How the GPU share can change. None: as the stage declares it; outside a job, by a restart.
+    pub resize: Option<Resize>,
+    /// Processes that share the GPU memory. None: as the stage declares it; outside a job, 1.
+    pub processes: Option<u32>,
     /// Life without a renewal.
     pub ttl: Millis,
     /// Wait in the queue if it does not fit now.
@@ -180,7 +181,7 @@ pub enum Command {
         /// Plan anew.
         replan: bool,
     },
-    /// The job is over.
+    /// The job is over: its workers are told to give their leases back, and have a grace to do so.
     Cancel {
         /// Who asks.
         caller: Caller,
@@ -228,6 +229,13 @@ pub enum Reply {
     Waiting(LeaseId),
     /// The job's number.
     Job(JobId),
+    /// The job is over.
+    Cancelled {
+        /// The job's number.
+        job: JobId,
+        /// Leases whose holders are told to give them back; those without a holder have ended.
+        told: Vec<LeaseId>,
+    },
     /// Points that the profile has now.
     Points(u32),
     /// Done (or seen already).
@@ -253,8 +261,8 @@ impl core::fmt::Display for Resource {
             Self::Cores => f.write_str("cores"),
             Self::Sms(Some(g)) => write!(f, "SMs of {g}"),
             Self::Sms(None) => f.write_str("SMs of any GPU"),
-            Self::Memory(Some(g)) => write!(f, "bytes of memory of {g}"),
-            Self::Memory(None) => f.write_str("bytes of memory of any GPU"),
+            Self::Memory(Some(g)) => write!(f, "memory of {g}"),
+            Self::Memory(None) => f.write_str("memory of any GPU"),
             Self::Gpus => f.write_str("GPUs"),
         }
     }
@@ -264,7 +272,10 @@ impl core::fmt::Display for Resource {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Rejection {
     /// It does not fit now.
-    #[error("{short_by} more {resource} are needed than are free ({asked} asked, {free} free){}", Held(.holder))]
+    #[error(
+        "{} more {resource} are needed than are free ({} asked, {} free){}",
+        Amount(*.resource, *.short_by), Amount(*.resource, *.asked), Amount(*.resource, *.free), Held(.holder)
+    )]
     Short {
         /// What is short.
         resource: Resource,
@@ -278,7 +289,10 @@ pub enum Rejection {
         holder: Option<String>,
     },
     /// It can never fit on this node.
-    #[error("{asked} {resource} were asked and this node has {has} to lease: it can never fit")]
+    #[error(
+        "{}{resource} were asked and this node has {} to lease: it can never fit",
+        Asked(*.resource, *.asked), Amount(*.resource, *.has)
+    )]
     Never {
         /// What is short.
         resource: Resource,
@@ -365,6 +379,29 @@ pub enum Rejection {
     Invariant(&'static str),
 }
 
+/// Prints an amount for a person: bytes in their unit, all else as a number. (`ErrorInfo` has the exact numbers.)
+struct Amount(Resource, u64);
+impl core::fmt::Display for Amount {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.0 {
+            Resource::Memory(_) => Bytes(self.1).fmt(f),
+            _ => self.1.fmt(f),
+        }
+    }
+}
+
+/// Prints an amount in front of what it is of: `9 `, `100 GiB of `.
+struct Asked(Resource, u64);
+impl core::fmt::Display for Asked {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let of = match self.0 {
+            Resource::Memory(_) => "of ",
+            _ => "",
+        };
+        write!(f, "{} {of}", Amount(self.0, self.1))
+    }
+}
+
 /// Prints who holds what is short.
 struct Held<'a>(&'a Option<String>);
 impl core::fmt::Display for Held<'_> {
@@ -394,6 +431,45 @@ impl Rejection {
             Self::JobQueued(_) => "JOB_QUEUED",
             Self::NotAdmin => "NOT_ADMIN",
             Self::Invariant(_) => "INVARIANT",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_refusal_says_amounts_as_a_person_would() {
+        let (asked, free, has) = (Bytes::gib(100), Bytes::mib(1536), Bytes::mib(81_408));
+        let short = |resource| Rejection::Short {
+            resource,
+            asked: asked.0,
+            free: free.0,
+            short_by: (asked - free).0,
+            holder: Some("lease 1 of alice (78.5 GiB)".into()),
+        };
+        let never = |resource, asked, has| Rejection::Never {
+            resource,
+            asked,
+            has,
+        };
+        for (rejection, expect) in [
+            (
+                short(Resource::Memory(Some(GpuId(1)))),
+                "98.5 GiB more memory of gpu 1 are needed than are free (100 GiB asked, 1536 MiB free); held by lease 1 of alice (78.5 GiB)",
+            ),
+            (
+                never(Resource::Memory(None), asked.0, has.0),
+                "100 GiB of memory of any GPU were asked and this node has 79.5 GiB to lease: it can never fit",
+            ),
+            (
+                never(Resource::Sms(Some(GpuId(0))), 133, 132),
+                "133 SMs of gpu 0 were asked and this node has 132 to lease: it can never fit",
+            ),
+        ] {
+            assert_eq!(rejection.to_string(), expect);
         }
     }
 }

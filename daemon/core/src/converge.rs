@@ -228,7 +228,7 @@ pub enum Order {
         /// Batch size the plan chose; 1 where the stage has none.
         batch: u32,
     },
-    /// Give the lease back: it is revoked, or its job is over.
+    /// Give the lease back: it is lost already, or its job is over and it will be revoked after a grace.
     Release,
     /// Finish what runs and give the lease back: the node is being drained.
     Drain,
@@ -239,6 +239,7 @@ pub fn directive(d: &Durable, v: &Volatile, now: Time, lease: &Lease) -> Option<
     let order = match &lease.phase {
         Phase::Quarantined { .. } => Order::Release,
         p if !p.is_usable() => return None,
+        _ if d.outlives_its_job(lease) => Order::Release,
         _ if v.acknowledged.get(&lease.id) != Some(&lease.generation) && lease.generation.0 > 1 => {
             resize_order(d, v, now, lease)
         }
@@ -255,13 +256,11 @@ pub fn directive(d: &Durable, v: &Volatile, now: Time, lease: &Lease) -> Option<
 fn resize_order(d: &Durable, v: &Volatile, now: Time, lease: &Lease) -> Order {
     let (generation, target) = (lease.generation, lease.target.clone());
     let job = match lease.ask {
-        Ask::Stage(m) => d.jobs().get(&m.job).map(|j| (j, m)),
+        Ask::Stage(m) => d.jobs().get(&m.job),
         Ask::Alone { .. } => None,
     };
-    let batch =
-        job.and_then(|(j, m)| Some(j.plan.as_ref()?.stages.get(usize::from(m.stage.0))?.batch));
-    let batch = batch.unwrap_or(1);
-    let overdue = job.is_some_and(|(j, _)| {
+    let batch = lease.batch;
+    let overdue = job.is_some_and(|j| {
         let rules = &j.spec.rebalance;
         let since = v.moving.get(&lease.id).copied().unwrap_or(now);
         rules.fallback == ShrinkFallback::Escalate && since.after(rules.shrink_timeout) <= now

@@ -41,7 +41,8 @@ impl CpuSet {
     }
     /// How many numbers it holds.
     pub fn len(&self) -> u32 {
-        self.ranges.iter().map(|(a, b)| b - a + 1).sum()
+        let sizes = self.ranges.iter().map(|(a, b)| (b - a).saturating_add(1));
+        sizes.fold(0, u32::saturating_add)
     }
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
@@ -67,7 +68,8 @@ impl CpuSet {
             return;
         }
         let joins_left = at > 0 && self.ranges[at - 1].1 + 1 == n;
-        let joins_right = self.ranges.get(at).is_some_and(|r| r.0 == n + 1);
+        let above = self.ranges.get(at).map(|r| r.0);
+        let joins_right = above.is_some() && above == n.checked_add(1);
         match (joins_left, joins_right) {
             (true, true) => {
                 self.ranges[at - 1].1 = self.ranges[at].1;
@@ -128,7 +130,7 @@ impl CpuSet {
     pub fn difference(&self, other: &Self) -> Self {
         let mut ranges = Vec::new();
         let mut j = 0;
-        for &(mut a, b) in &self.ranges {
+        'ranges: for &(mut a, b) in &self.ranges {
             while j > 0 && other.ranges.get(j - 1).is_some_and(|r| r.1 >= a) {
                 j -= 1;
             }
@@ -143,15 +145,13 @@ impl CpuSet {
                 if x > a {
                     ranges.push((a, x - 1));
                 }
-                a = y + 1;
                 j += 1;
-                if a > b {
-                    break;
-                }
+                let Some(next) = y.checked_add(1).filter(|next| *next <= b) else {
+                    continue 'ranges; // nothing is left of this one
+                };
+                a = next;
             }
-            if a <= b {
-                ranges.push((a, b));
-            }
+            ranges.push((a, b));
         }
         Self { ranges }
     }
@@ -172,7 +172,7 @@ impl CpuSet {
             if left == 0 {
                 break;
             }
-            let k = left.min(b - a + 1);
+            let k = left.min((b - a).saturating_add(1));
             ranges.push((a, a + k - 1));
             left -= k;
         }

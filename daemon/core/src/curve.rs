@@ -84,6 +84,25 @@ struct Knot {
     rate: f64,
 }
 
+/// Most pairs of cores and batch size of a curve: 8 batch sizes at 64 core counts. Of more, so many are taken, evenly
+/// spread: a fit is part of a decision, and everybody waits for it.
+const SLICES_MAX: usize = 512;
+/// Most SM counts of a slice that took over from others: more than GPUs have in steps of two. Of more, so many are
+/// taken, evenly spread; between those it is linear.
+const KNOTS_MAX: usize = 256;
+
+/// At most `most` (two or more) of these, evenly spread, the first and the last among them.
+pub(crate) fn spread_out<T>(all: Vec<T>, most: usize) -> Vec<T> {
+    let n = all.len();
+    if n <= most {
+        return all;
+    }
+    let mut kept = (0..most).map(|i| i * (n - 1) / (most - 1)).peekable();
+    let all = all.into_iter().enumerate();
+    all.filter_map(|(i, t)| kept.next_if_eq(&i).map(|_| t))
+        .collect()
+}
+
 /// SMs, rate, weight, memory of one point.
 type Raw = (u32, f64, f64, Bytes);
 
@@ -149,7 +168,7 @@ impl Curve {
                 .or_default()
                 .push((p.sms.0, p.rate.get(), p.weight, p.memory));
         }
-        let mut slices: Vec<Slice> = raw
+        let mut slices: Vec<Slice> = spread_out(raw.into_iter().collect(), SLICES_MAX)
             .into_iter()
             .filter_map(|((batch, cores), points)| Slice::fit(cores, batch, points))
             .collect();
@@ -173,6 +192,13 @@ impl Curve {
             }
         }
         new
+    }
+
+    /// The same curve of a stage that has so many bytes on each GPU, whatever its points needed.
+    #[must_use]
+    pub fn with_memory(mut self, memory: Bytes) -> Self {
+        self.slices.iter_mut().for_each(|s| s.memory = memory);
+        self
     }
 
     /// The slices, ascending by batch size, then cores.
@@ -310,7 +336,7 @@ impl Slice {
             .collect();
         grid.sort_unstable();
         grid.dedup();
-        self.knots = grid
+        self.knots = spread_out(grid, KNOTS_MAX)
             .into_iter()
             .map(|sms| Knot {
                 sms,

@@ -73,6 +73,8 @@ pub enum Event {
         generation: Generation,
         /// The new target.
         target: Vector,
+        /// The batch size that goes with it.
+        batch: u32,
     },
     /// The holder was observed to have something else.
     LeaseHeld {

@@ -37,17 +37,17 @@ number! {
 }
 
 impl Fence {
-    /// The next higher one.
+    /// The next higher one. Said also of what a client gave, so the highest number has none above it.
     #[must_use]
     pub const fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 impl Generation {
-    /// The next higher one.
+    /// The next higher one. Said also of what a client gave, so the highest number has none above it.
     #[must_use]
     pub const fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 
@@ -134,6 +134,10 @@ impl Name {
     /// Stands for somebody whose name is no longer known.
     pub fn unknown() -> Self {
         Self("-".into())
+    }
+    /// Comes before every other name, and is nobody's: the start of a range.
+    pub fn least() -> Self {
+        Self("".into())
     }
     /// The text.
     pub fn as_str(&self) -> &str {

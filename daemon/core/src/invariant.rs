@@ -1,13 +1,14 @@
 //! What must always be true, as named functions: run by tests, by the simulated world, at start and each minute
 //! on everything, and before each commit on what a step touched.
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::event::Event;
-use crate::grant::{Ask, Vector};
-use crate::id::GpuId;
+use crate::grant::{Ask, Member, Vector};
+use crate::id::{GpuId, JobId};
+use crate::job::Slot;
 use crate::lease::Phase;
 use crate::pool::{GpuUse, Owner};
 use crate::state::{Durable, slot, slots};
@@ -25,12 +26,13 @@ pub struct Violation {
 type Check = fn(&Durable) -> Option<String>;
 
 /// All invariants of a state, by name.
-pub const ALL: [(&str, Check); 8] = [
+pub const ALL: [(&str, Check); 9] = [
     ("one_owner_per_core", one_owner_per_core),
     ("guarantees_within_installed", guarantees_within_installed),
     ("memory_within_installed", memory_within_installed),
     ("cores_are_installed", cores_are_installed),
     ("totals_equal_the_sum", totals_equal_the_sum),
+    ("indices_equal_a_fresh_look", indices_equal_a_fresh_look),
     ("phases_hold_what_they_may", phases_hold_what_they_may),
     ("slots_and_leases_agree", slots_and_leases_agree),
     ("shares_are_enforceable", shares_are_enforceable),
@@ -112,6 +114,11 @@ fn totals_equal_the_sum(d: &Durable) -> Option<String> {
     let owned = cores.iter().map(|(c, _)| *c).collect();
     let open = d.node().leasable_cores().difference(&d.unavailable().cores);
     (*d.pool().free_cores() != open.difference(&owned)).then(|| "the free cores are wrong".into())
+}
+
+/// The queue, the counts per tenant and the reverse indices are what a fresh look gives.
+fn indices_equal_a_fresh_look(d: &Durable) -> Option<String> {
+    (!d.indices_are_right()).then(|| "the queue, a count or an index is not".into())
 }
 
 /// Queued leases hold nothing, pending ones are held by nobody, draining ones get nothing more.
@@ -198,15 +205,10 @@ pub fn gate(d: &Durable, used_before: &[(GpuId, GpuUse)], events: &[Event]) -> O
             return violation("one_owner_per_core", format!("core {core}"));
         }
     }
-    for (id, member) in events
-        .iter()
-        .filter_map(Event::job)
-        .filter_map(|id| d.jobs().get(&id))
-        .flat_map(slots)
-    {
-        for core in member.unclaimed.cores.iter() {
+    for (member, slot) in touched_slots(d, events) {
+        for core in slot.unclaimed.cores.iter() {
             if d.pool().owners_of(core).count() > 1 {
-                return violation("one_owner_per_core", format!("core {core} of {id:?}"));
+                return violation("one_owner_per_core", format!("core {core} of {member:?}"));
             }
         }
     }
@@ -235,6 +237,23 @@ pub fn gate(d: &Durable, used_before: &[(GpuId, GpuUse)], events: &[Event]) -> O
         }
     }
     None
+}
+
+/// The workers' places that events changed: one, or all of a job's. Each job once, however many events it has.
+fn touched_slots<'a>(
+    d: &'a Durable,
+    events: &'a [Event],
+) -> impl Iterator<Item = (Member, &'a Slot)> {
+    let alone = events.iter().filter_map(|e| match e {
+        Event::SlotReserved { member, .. } => {
+            Some((*member, slot(d.jobs().get(&member.job)?, *member)?))
+        }
+        _ => None,
+    });
+    let whole = |e: &&Event| !matches!(e, Event::SlotReserved { .. });
+    let jobs: BTreeSet<JobId> = events.iter().filter(whole).filter_map(Event::job).collect();
+    let jobs = jobs.into_iter().filter_map(|id| d.jobs().get(&id));
+    alone.chain(jobs.flat_map(slots))
 }
 
 /// What is counted on every GPU, for [`gate`].

@@ -265,6 +265,8 @@ pub struct Job {
     pub request: RequestId,
     /// Digest of that request.
     pub body: BodyHash,
+    /// The number that the next lease had when it was submitted: it comes after the requests that were there.
+    pub arrival: LeaseId,
     /// As declared.
     pub spec: JobSpec,
     /// Where it is in its life.

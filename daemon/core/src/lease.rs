@@ -186,6 +186,8 @@ pub struct Lease {
     pub held: Vector,
     /// What it is to have.
     pub target: Vector,
+    /// The batch size that its worker is to run at, with that target; 1 where its stage has none.
+    pub batch: u32,
     /// Where it is in its life.
     pub phase: Phase,
 }

@@ -36,13 +36,20 @@ pub struct Pool {
     free: CpuSet,
     /// Leasable and available, with or without an owner.
     open: CpuSet,
+    /// How many cores are leasable, available or not; and which, by NUMA node. Kept because a node may have
+    /// thousands of cores, and every request asks.
+    leasable: u32,
+    numa: BTreeMap<u16, CpuSet>,
     gpus: BTreeMap<GpuId, GpuUse>,
 }
 
 impl Pool {
     /// The counts of a node on which nothing is owned yet, or the same owners on changed hardware.
     pub fn reinstall(&mut self, node: &Node, unavailable: &Unavailable) {
-        self.open = node.leasable_cores().difference(&unavailable.cores);
+        let leasable = node.leasable_cores();
+        self.leasable = leasable.len();
+        self.numa = node.numa_nodes();
+        self.open = leasable.difference(&unavailable.cores);
         let owned: CpuSet = self.owners.iter().map(|(core, _)| *core).collect();
         self.free = self.open.difference(&owned);
     }
@@ -90,6 +97,18 @@ impl Pool {
     /// Cores that can be given now.
     pub const fn free_cores(&self) -> &CpuSet {
         &self.free
+    }
+    /// How many cores the node can lease at most.
+    pub const fn leasable_cores(&self) -> u32 {
+        self.leasable
+    }
+    /// The node's cores by NUMA node.
+    pub const fn numa_nodes(&self) -> &BTreeMap<u16, CpuSet> {
+        &self.numa
+    }
+    /// Cores that can be leased, whoever has them now.
+    pub const fn open_cores(&self) -> &CpuSet {
+        &self.open
     }
     /// What is counted on a GPU.
     pub fn used(&self, gpu: GpuId) -> GpuUse {

@@ -11,6 +11,9 @@ pub struct Settings {
     pub ttl: Millis,
     /// Time past the deadline in which a renewal still saves a held lease: a hiccup is not a death.
     pub grace: Millis,
+    /// Time in which the workers of a cancelled job may give their leases back before these are revoked: a step, and
+    /// a checkpoint of what it led to.
+    pub release_grace: Millis,
     /// Time in quarantine before the tree is told to end.
     pub quarantine_kill: Millis,
     /// Time between telling the tree to end and ending it.
@@ -22,9 +25,10 @@ pub struct Settings {
     pub drain: Millis,
     /// A worker that has reported progress and then nothing for so long is a trouble that is told.
     pub worker_stall: Millis,
-    /// Answers of ended requests are remembered for so long at most.
+    /// Answers of ended requests are remembered for so long after their end, or after the daemon's last start: when
+    /// they ended before it is not stored.
     pub remember_for: Millis,
-    /// And so many per node at most.
+    /// And so many of each tenant at most: the newest.
     pub remember_ends: u32,
     /// A wake-up later than this was the daemon's stall, not the holders': deadlines move by it.
     pub stall: Millis,
@@ -37,6 +41,12 @@ pub struct Settings {
     pub queue_max: u32,
     /// Live jobs.
     pub jobs_max: u32,
+    /// Live leases of one tenant: half of all, so that nobody can shut the others out, and who is alone rarely meets it.
+    pub tenant_leases_max: u32,
+    /// Requests of one tenant in the queue: half, for the same reason.
+    pub tenant_queue_max: u32,
+    /// Live jobs of one tenant: half, for the same reason.
+    pub tenant_jobs_max: u32,
 }
 
 impl Default for Settings {
@@ -44,6 +54,7 @@ impl Default for Settings {
         Self {
             ttl: Millis::secs(30),
             grace: Millis::secs(10),
+            release_grace: Millis::secs(60),
             quarantine_kill: Millis::secs(30),
             kill_after_term: Millis::secs(10),
             park_after: Millis::secs(600),
@@ -56,6 +67,9 @@ impl Default for Settings {
             leases_max: 100_000,
             queue_max: 10_000,
             jobs_max: 1_000,
+            tenant_leases_max: 50_000,
+            tenant_queue_max: 5_000,
+            tenant_jobs_max: 500,
         }
     }
 }

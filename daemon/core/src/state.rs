@@ -4,19 +4,23 @@
 //! functions, which keep the pool's counts and write an undo journal. So a step that is not committed can be
 //! taken back exactly.
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::cmp::Reverse;
 
 use crate::curve::{Profile, ProfileKey};
-use crate::grant::{Member, Vector};
+use crate::grant::{Ask, Member};
 use crate::id::{BodyHash, Fence, JobId, LeaseId, Name, RequestId};
 use crate::job::{Job, Slot};
-use crate::lease::{End, Lease, Phase};
+use crate::lease::{End, Lease};
 use crate::node::{Node, Unavailable};
 use crate::pool::{Owner, Pool};
 
 mod evolve;
+mod line;
+mod tally;
+
+pub use line::{Kind, Place, Waiter};
+pub use tally::Tally;
 
 /// The answer that a request got, for the same request again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +61,8 @@ pub struct Durable {
     next_job: JobId,
     // Derived from the above.
     pool: Pool,
-    queue: BTreeSet<(Reverse<i32>, LeaseId)>,
+    line: line::Line,
+    tallies: tally::Tallies,
     ended: BTreeMap<LeaseId, (Name, RequestId)>,
     journal: Vec<Undo>,
     broken: Option<(&'static str, LeaseId)>,
@@ -69,6 +74,7 @@ enum Undo {
     Lease(LeaseId, Option<Box<Lease>>),
     Request((Name, RequestId), Option<Remembered>),
     Job(JobId, Option<Box<Job>>),
+    Slot(Member, Box<Slot>),
     Profile(ProfileKey, Option<Box<Profile>>),
     PopPoint(ProfileKey),
     Node(Box<Node>),
@@ -132,7 +138,8 @@ impl Durable {
             next_lease: parts.next_lease,
             next_job: parts.next_job,
             pool: Pool::default(),
-            queue: BTreeSet::new(),
+            line: line::Line::default(),
+            tallies: tally::Tallies::default(),
             ended: BTreeMap::new(),
             journal: Vec::new(),
             broken: None,
@@ -198,17 +205,29 @@ impl Durable {
             .values()
             .find(|j| &j.tenant == tenant && &j.spec.name == name)
     }
+    /// Whether a lease is of a job that has ended: its holder is told to give it back, and has a grace to do so.
+    pub fn outlives_its_job(&self, lease: &Lease) -> bool {
+        matches!(lease.ask, Ask::Stage(m) if !self.jobs.contains_key(&m.job))
+    }
     /// Profiles.
     pub const fn profiles(&self) -> &BTreeMap<ProfileKey, Profile> {
         &self.profiles
     }
+    /// The profiles of a tenant.
+    pub fn profiles_of(&self, tenant: &Name) -> impl Iterator<Item = &Profile> {
+        // Names are not empty: nothing comes before this key.
+        let first = ProfileKey {
+            tenant: tenant.clone(),
+            stage: Name::least(),
+            gpu: Name::least(),
+        };
+        let from = self.profiles.range(first..).map(|(_, p)| p);
+        let tenant = tenant.clone();
+        from.take_while(move |p| p.key.tenant == tenant)
+    }
     /// Remembered answers.
     pub const fn requests(&self) -> &BTreeMap<(Name, RequestId), Remembered> {
         &self.requests
-    }
-    /// Requests that wait for room, first come first: by priority, then by number.
-    pub fn queue(&self) -> impl Iterator<Item = &Lease> {
-        self.queue.iter().filter_map(|(_, id)| self.leases.get(id))
     }
     /// How an ended lease ended, while its request is remembered: its owner, the end, and the last fence.
     pub fn ended(&self, id: LeaseId) -> Option<(&Name, End, Fence)> {
@@ -259,6 +278,7 @@ impl Durable {
                 Undo::Lease(id, old) => self.put_lease(id, old.map(|b| *b)),
                 Undo::Request(key, old) => self.put_request(key, old),
                 Undo::Job(id, old) => self.put_job(id, old.map(|b| *b)),
+                Undo::Slot(member, old) => self.put_slot(member, *old),
                 Undo::Profile(key, old) => self.put_profile(key, old.map(|b| *b)),
                 Undo::PopPoint(key) => {
                     if let Some(p) = self.profiles.get_mut(&key) {
@@ -276,6 +296,10 @@ impl Durable {
     }
 
     fn put_lease(&mut self, id: LeaseId, new: Option<Lease>) {
+        // Out before in: a running total is never more than what is counted in the end.
+        if let Some(l) = self.leases.get(&id) {
+            self.pool.remove(Owner::Lease(id), &l.counted());
+        }
         if let Some(l) = &new {
             self.pool.add(Owner::Lease(id), &l.counted());
         }
@@ -283,22 +307,8 @@ impl Durable {
             Some(l) => self.leases.insert(id, l),
             None => self.leases.remove(&id),
         };
-        if let Some(l) = self.leases.get(&id).filter(|l| l.phase == Phase::Queued) {
-            self.queue.insert((Reverse(l.priority), id));
-        } else if let Some(l) = old.as_ref().filter(|l| l.phase == Phase::Queued) {
-            self.queue.remove(&(Reverse(l.priority), id));
-        }
-        if let Some(l) = &old {
-            self.pool.remove(Owner::Lease(id), &l.counted());
-            // A core that stays is counted once: what was taken out above comes back in.
-            if let Some(new) = self.leases.get(&id) {
-                let stays = Vector {
-                    cores: new.counted().cores.intersection(&l.counted().cores),
-                    ..Vector::empty()
-                };
-                self.pool.add(Owner::Lease(id), &stays);
-            }
-        }
+        self.line.lease(old.as_ref(), self.leases.get(&id));
+        self.tallies.lease(old.as_ref(), self.leases.get(&id));
         self.journal.push(Undo::Lease(id, old.map(Box::new)));
     }
     fn put_job(&mut self, id: JobId, new: Option<Job>) {
@@ -320,15 +330,32 @@ impl Durable {
             Some(j) => self.jobs.insert(id, j),
             None => self.jobs.remove(&id),
         };
+        self.line.job(old.as_ref(), self.jobs.get(&id));
+        self.tallies.job(old.as_ref(), self.jobs.get(&id));
         self.journal.push(Undo::Job(id, old.map(Box::new)));
     }
+    /// Changes one worker's place: a job may have thousands, and its plan names each.
+    fn put_slot(&mut self, member: Member, new: Slot) {
+        let job = self.jobs.get_mut(&member.job);
+        let Some(slot) = job.and_then(|j| slot_mut(j, member)) else {
+            return;
+        };
+        let owner = Owner::Slot(member);
+        self.pool.remove(owner, &slot.unclaimed);
+        self.pool.add(owner, &new.unclaimed);
+        let old = core::mem::replace(slot, new);
+        self.journal.push(Undo::Slot(member, Box::new(old)));
+    }
     fn put_request(&mut self, key: (Name, RequestId), new: Option<Remembered>) {
-        if let Some(Effect::Lease { id, .. }) = self.requests.get(&key).map(|r| r.effect) {
+        let old = self.requests.get(&key).map(|r| r.effect);
+        let effect = new.as_ref().map(|r| r.effect);
+        self.tallies.request(&key, old, effect);
+        if let Some(Effect::Lease { id, .. }) = old {
             self.ended.remove(&id);
         }
         if let Some(Effect::Lease {
             id, end: Some(_), ..
-        }) = new.as_ref().map(|r| r.effect)
+        }) = effect
         {
             self.ended.insert(id, key.clone());
         }

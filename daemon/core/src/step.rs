@@ -76,15 +76,17 @@ fn one(
         for event in next {
             state.durable.evolve(&event);
             touched.note(&state.durable, &event);
+            state.volatile.fits.note(&state.durable, &event);
             events.push(event);
         }
-        next = follow(&state.durable, &mut touched);
+        next = follow(&state.durable, &mut state.volatile, &mut touched);
     }
     match gate(&state.durable, &used, &events[first..]) {
         None => Ok(decision.reply),
         Some(violation) => {
             state.durable.undo_to(mark);
             state.volatile.reopen(now, closings);
+            state.volatile.fits.clear();
             put_back(state, events.split_off(first));
             Err(Rejection::Invariant(violation.invariant))
         }
@@ -106,6 +108,7 @@ impl Step {
         state.volatile.credit_stall(&state.durable, now);
         state.durable.undo_to(self.mark);
         state.volatile.reopen(now, 0);
+        state.volatile.fits.clear();
         put_back(state, self.events);
     }
 
@@ -185,6 +188,7 @@ fn ended_lease(
         generation: Default::default(),
         held: Vector::empty(),
         target: Vector::empty(),
+        batch: 1,
         phase,
     }
 }

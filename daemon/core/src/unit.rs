@@ -43,11 +43,11 @@ impl Sms {
 impl Bytes {
     /// `n` GiB.
     pub const fn gib(n: u64) -> Self {
-        Self(n << 30)
+        Self(n.saturating_mul(1 << 30))
     }
     /// `n` MiB.
     pub const fn mib(n: u64) -> Self {
-        Self(n << 20)
+        Self(n.saturating_mul(1 << 20))
     }
     /// What is left after taking `other`, at least zero.
     pub const fn saturating_sub(self, other: Self) -> Self {
@@ -58,7 +58,7 @@ impl Bytes {
 impl Millis {
     /// `n` seconds.
     pub const fn secs(n: u64) -> Self {
-        Self(n * 1000)
+        Self(n.saturating_mul(1000))
     }
 }
 
@@ -92,6 +92,24 @@ macro_rules! additive {
     )*};
 }
 additive!(Sms, Bytes, Millis);
+
+/// Sums of plain counts that stop at the largest number instead of overflowing. What is asked may be absurd; its sum
+/// is then more than there is, which is what a comparison with the pool has to find. (The newtypes add like this by
+/// themselves.)
+pub trait Total<T>: Iterator<Item = T> {
+    /// The sum, at most the type's largest number.
+    fn total(self) -> T;
+}
+impl<I: Iterator<Item = u32>> Total<u32> for I {
+    fn total(self) -> u32 {
+        self.fold(0, u32::saturating_add)
+    }
+}
+impl<I: Iterator<Item = u64>> Total<u64> for I {
+    fn total(self) -> u64 {
+        self.fold(0, u64::saturating_add)
+    }
+}
 
 impl fmt::Display for Sms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -220,6 +238,16 @@ mod tests {
         ] {
             assert_eq!(format!("{bytes}"), expect);
         }
+    }
+
+    #[test]
+    fn sums_stop_at_the_largest_number() {
+        let absurd = [u32::MAX, 1, u32::MAX];
+        assert_eq!(absurd.into_iter().total(), u32::MAX);
+        assert_eq!(absurd.into_iter().map(u64::from).total(), 8_589_934_591);
+        assert_eq!([u64::MAX, 1].into_iter().total(), u64::MAX);
+        let bytes = [Bytes(u64::MAX), Bytes::gib(u64::MAX), Bytes(1)];
+        assert_eq!(bytes.into_iter().sum::<Bytes>(), Bytes(u64::MAX));
     }
 
     #[test]

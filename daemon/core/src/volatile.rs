@@ -1,5 +1,5 @@
 //! What is not durable: deadlines, acknowledgements, timers, the balance of each job. Rebuilt at start.
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -9,12 +9,17 @@ use crate::balance::{Free, StayReason, Watch};
 use crate::clock::LeaseClock;
 use crate::command::Seen;
 use crate::event::Event;
-use crate::grant::Ask;
+use crate::grant::{Ask, Resize};
 use crate::id::{Fence, Generation, GpuId, JobId, LeaseId, Name, RequestId};
 use crate::lease::{Lease, Phase};
 use crate::settings::Settings;
 use crate::state::{Durable, Effect};
 use crate::unit::{Millis, Time};
+
+mod ends;
+mod fits;
+
+pub use fits::Fits;
 
 /// What was decided about a job's balance, for its watch to hear after the commit.
 #[derive(Clone, Debug)]
@@ -42,6 +47,10 @@ pub struct Volatile {
     pub acknowledged: BTreeMap<LeaseId, Generation>,
     /// Since when a target is unconfirmed.
     pub moving: BTreeMap<LeaseId, Time>,
+    /// Since when a worker has to restart with another share; until it works with it.
+    pub restarting: BTreeMap<LeaseId, Time>,
+    /// Since when the holder of a lease has been told that its job is over.
+    pub releasing: BTreeMap<LeaseId, Time>,
     /// Since when an admitted job has had no live lease.
     pub idle: BTreeMap<JobId, Time>,
     /// The balance of each admitted job.
@@ -49,7 +58,11 @@ pub struct Volatile {
     /// What a step that is not settled yet decided about a job's balance, and why.
     pub rulings: BTreeMap<JobId, Ruling>,
     /// Ends in order, for forgetting.
-    ends: VecDeque<(Time, (Name, RequestId))>,
+    ends: ends::Ends,
+    /// The job of each live lease that is for a job's worker.
+    members: BTreeMap<LeaseId, JobId>,
+    /// What planning said of the jobs that wait.
+    pub fits: Fits,
     /// Leases that nobody has renewed since the first restart that saw them.
     pub unrenewed: BTreeMap<LeaseId, Time>,
     /// Leases that were there at the last start, and have not been renewed since.
@@ -108,6 +121,7 @@ impl Volatile {
                 v.restarted.insert(lease.id);
             }
             v.start_clock(lease, deadline);
+            v.members.extend(member(lease));
             match lease.phase {
                 Phase::Quarantined { .. } => drop(v.quarantined.insert(lease.id, now)),
                 Phase::Draining(_) => drop(v.draining.insert(lease.id, now)),
@@ -116,9 +130,13 @@ impl Volatile {
             if lease.held != lease.target {
                 v.moving.insert(lease.id, now);
             }
+            // Whether they were told in the life before, nobody knows: the whole grace again.
+            if lease.phase.is_usable() && d.outlives_its_job(lease) {
+                v.releasing.insert(lease.id, now);
+            }
         }
         for job in d.jobs().values().filter(|j| j.plan.is_some()) {
-            v.watches.insert(job.id, Watch::new(&job.spec));
+            v.watches.insert(job.id, Watch::new(&job.spec, now));
             if crate::state::slots(job).all(|(_, s)| s.lease.is_none()) {
                 v.idle.insert(job.id, now);
             }
@@ -133,7 +151,9 @@ impl Volatile {
         };
         let mut ends: Vec<_> = d.requests().iter().filter_map(ended).collect();
         ends.sort_unstable_by_key(|(id, _)| *id);
-        v.ends = ends.into_iter().map(|(_, key)| (now, key)).collect();
+        for (_, key) in ends {
+            v.ends.push(now, key, settings.remember_ends);
+        }
         v
     }
 
@@ -202,6 +222,12 @@ impl Volatile {
             clock.extend(late, now.after(ttl));
         }
         self.stalled += late;
+        // Nobody was told, and nobody was heard, while it stood still.
+        let since = self
+            .releasing
+            .values_mut()
+            .chain(self.restarting.values_mut());
+        since.for_each(|since| *since = since.after(late));
         late
     }
     /// Up to when this life of the daemon counts against leases that were there at its start and are not renewed:
@@ -225,7 +251,7 @@ impl Volatile {
         }
         // A flood of ends is forgotten as fast as it comes, a bounded piece at a time.
         const FORGET_EVERY: Millis = Millis(50);
-        if self.ends.len() > self.settings.remember_ends as usize {
+        if self.ends.is_crowded() {
             at = at.min(now.after(FORGET_EVERY));
         }
         // What is overdue already is no reason to be early.
@@ -235,36 +261,25 @@ impl Volatile {
 
     /// Requests to forget at `now`, at most `most`.
     pub fn take_forgettable(&mut self, now: Time, most: usize) -> Vec<(Name, RequestId)> {
-        let old = |v: &Self| {
-            let first = v.ends.front()?;
-            (v.ends.len() > v.settings.remember_ends as usize
-                || first.0.after(v.settings.remember_for) <= now)
-                .then_some(())
-        };
-        let mut keys = Vec::new();
-        while keys.len() < most && old(self).is_some() {
-            keys.extend(self.ends.pop_front().map(|(_, key)| key));
-        }
-        keys
+        self.ends.take(now, &self.settings, most)
     }
     /// They were not forgotten after all.
     pub fn put_back(&mut self, keys: Vec<(Name, RequestId)>) {
-        keys.into_iter()
-            .rev()
-            .for_each(|key| self.ends.push_front((Time(0), key))); // due already
+        self.ends.put_back(keys, self.settings.remember_ends);
     }
 
-    /// Leases that were renewed since a restart: their `unrenewed_since` can be cleared in the ledger.
-    pub fn take_renewed(&mut self) -> Vec<LeaseId> {
-        let renewed: Vec<_> = (self.restarted.iter())
-            .filter(|id| self.clocks.get(id).is_none_or(|c| c.is_renewed()))
-            .copied()
-            .collect();
-        for id in &renewed {
+    /// Leases that were renewed since a restart: their `unrenewed_since` can be cleared in the ledger. They are told
+    /// until they are [noted](Self::noted).
+    pub fn renewed(&self) -> Vec<LeaseId> {
+        let is_renewed = |id: &&LeaseId| self.clocks.get(id).is_none_or(|c| c.is_renewed());
+        self.restarted.iter().filter(is_renewed).copied().collect()
+    }
+    /// The ledger knows that these were renewed.
+    pub fn noted(&mut self, renewed: &[LeaseId]) {
+        for id in renewed {
             self.restarted.remove(id);
             self.unrenewed.remove(id);
         }
-        renewed
     }
 
     /// Follows committed events.
@@ -293,14 +308,17 @@ impl Volatile {
                 }
                 Event::LeaseDraining { id, fence } => {
                     self.new_fence(d, *id, *fence, now);
+                    self.releasing.remove(id);
                     self.draining.insert(*id, now);
                 }
                 Event::LeaseQuarantined { id, fence, .. } => {
                     self.new_fence(d, *id, *fence, now);
                     self.draining.remove(id);
+                    self.releasing.remove(id);
                     self.quarantined.insert(*id, now);
                 }
                 Event::LeaseRetargeted { id, .. } => {
+                    self.retargeted(d, *id, now);
                     self.moving.remove(id); // a new target has its own time
                     self.moves(d, *id, now);
                 }
@@ -308,7 +326,7 @@ impl Volatile {
                 Event::LeaseEnded { id, .. } => self.forget(d, *id, now),
                 Event::JobAdmitted { id, .. } => {
                     if let Some(job) = d.jobs().get(id) {
-                        self.watches.insert(*id, Watch::new(&job.spec));
+                        self.watches.insert(*id, Watch::new(&job.spec, now));
                         self.idle.insert(*id, now);
                     }
                 }
@@ -319,9 +337,11 @@ impl Volatile {
                     self.watches.remove(id);
                     self.idle.remove(id);
                     if matches!(event, Event::JobEnded { .. }) {
-                        let mut all = d.requests().iter();
-                        let key = all.find(|(_, r)| r.effect == Effect::Job(*id));
-                        self.ends.extend(key.map(|(key, _)| (now, key.clone())));
+                        self.over(d, *id, now);
+                        if let Some(key) = d.request_of(*id) {
+                            let most = self.settings.remember_ends;
+                            self.ends.push(now, key.clone(), most);
+                        }
                     }
                 }
                 _ => {}
@@ -363,9 +383,36 @@ impl Volatile {
             None => {}
         }
     }
+    /// The lease has a new target. If that takes a restart of a worker that runs, its time counts from here.
+    fn retargeted(&mut self, d: &Durable, id: LeaseId, now: Time) {
+        let restarts = |l: &&Lease| {
+            let runs = matches!(l.phase, Phase::Attached(_) | Phase::Active { .. });
+            runs && l.resize == Resize::Restart && l.held.gpus != l.target.gpus
+        };
+        match d.leases().get(&id).filter(restarts) {
+            Some(_) => self.restarting.insert(id, now),
+            None => self.restarting.remove(&id),
+        };
+    }
+    /// The worker of a lease has done work. How long its restart took, if it has just come out of one.
+    pub fn works(&mut self, lease: &Lease, now: Time) -> Option<Millis> {
+        let since = *self.restarting.get(&lease.id)?;
+        let confirmed = lease.held.gpus == lease.target.gpus
+            && self.acknowledged.get(&lease.id) == Some(&lease.generation);
+        confirmed.then(|| self.restarting.remove(&lease.id))?;
+        Some(now.since(since))
+    }
+    /// A job is over: from here on its workers are told to give their leases back.
+    fn over(&mut self, d: &Durable, id: JobId, now: Time) {
+        let told = d.leases_of(id).filter(|l| l.phase.is_usable());
+        self.releasing.extend(told.map(|l| (l.id, now)));
+    }
     fn busy(&mut self, d: &Durable, id: LeaseId) {
-        if let Some(Ask::Stage(member)) = d.leases().get(&id).map(|l| &l.ask) {
-            self.idle.remove(&member.job);
+        if let Some(lease) = d.leases().get(&id)
+            && let Ask::Stage(of) = &lease.ask
+        {
+            self.idle.remove(&of.job);
+            self.members.extend(member(lease));
         }
     }
     fn new_fence(&mut self, d: &Durable, id: LeaseId, fence: Fence, now: Time) {
@@ -395,15 +442,27 @@ impl Volatile {
         self.draining.remove(&id);
         self.heard.remove(&id);
         self.wide.remove(&id);
+        self.restarting.remove(&id);
+        self.releasing.remove(&id);
         self.unrenewed.remove(&id);
         self.restarted.remove(&id);
         if let Some(key) = d.ended_key(id) {
-            self.ends.push_back((now, key.clone()));
+            let most = self.settings.remember_ends;
+            self.ends.push(now, key.clone(), most);
         }
-        for job in d.jobs().values().filter(|j| j.plan.is_some()) {
-            if crate::state::slots(job).all(|(_, s)| s.lease.is_none()) {
-                self.idle.entry(job.id).or_insert(now);
-            }
+        let job = self.members.remove(&id).and_then(|id| d.jobs().get(&id));
+        if let Some(job) = job.filter(|j| j.plan.is_some())
+            && d.leases_of(job.id).all(|l| l.phase == Phase::Queued)
+        {
+            self.idle.entry(job.id).or_insert(now);
         }
+    }
+}
+
+/// The lease of a job's worker, with the job.
+const fn member(lease: &Lease) -> Option<(LeaseId, JobId)> {
+    match lease.ask {
+        Ask::Stage(m) => Some((lease.id, m.job)),
+        Ask::Alone { .. } => None,
     }
 }

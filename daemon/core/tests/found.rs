@@ -95,8 +95,8 @@ fn acquire(n: u128, cores: u32, gpus: Vec<GpuAsk>) -> Command {
         body: BodyHash(1),
         ask: Ask::Alone { cores, gpus },
         enforced: true,
-        resize: Resize::Live,
-        processes: 1,
+        resize: Some(Resize::Live),
+        processes: None,
         ttl: TTL,
         wait: false,
         priority: 0,
@@ -153,6 +153,7 @@ fn retarget(s: &mut State, lease: u64, cores: &str, sms: u32) {
         id: l.id,
         generation: l.generation.next(),
         target,
+        batch: 1,
     };
     s.durable.evolve(&event);
     s.durable.commit();
@@ -326,14 +327,18 @@ fn a_stall_is_no_renewal() {
     let mut s = start(s.durable, Time(1_000), [(LeaseId(1), Time(500))].into());
     let _ = s.next_wakeup(Time(1_000));
     let _ = run(&mut s, 20_000, Command::Tick);
-    assert_eq!(s.volatile.take_renewed(), []);
+    assert_eq!(s.volatile.renewed(), []);
     let ttl_later = Time(20_000).after(TTL);
     s.volatile.clocks[&LeaseId(1)].renew(Fence(1), ttl_later);
+    let renewed = s.volatile.renewed();
     assert_eq!(
-        s.volatile.take_renewed(),
+        renewed,
         [LeaseId(1)],
         "although the stall's credit reaches as far"
     );
+    assert_eq!(s.volatile.renewed(), renewed, "told until it is noted");
+    s.volatile.noted(&renewed);
+    assert_eq!(s.volatile.renewed(), []);
 }
 
 #[test]

@@ -302,7 +302,95 @@ fn workers_and_gpus_pair_up_in_blocks() {
     assert_eq!(of(2, 4), [0..2, 2..4]);
     assert_eq!(of(4, 2), [0..1, 0..1, 1..2, 1..2]);
     assert_eq!(of(3, 2), [0..1, 0..1, 1..2]);
+    assert_eq!(
+        of(5, 4),
+        [0..1, 0..1, 1..2, 2..3, 3..4],
+        "no GPU is left empty"
+    );
+    assert_eq!(of(6, 4), [0..1, 0..1, 1..2, 1..2, 2..3, 3..4]);
+    for (workers, gpus) in (1..40).flat_map(|w| (1..9).map(move |g| (w, g))) {
+        let all = of(workers, gpus);
+        let on = |gpu| all.iter().filter(|r| r.contains(&gpu)).count();
+        let counts: Vec<usize> = (0..gpus).map(on).collect();
+        let most = (workers as usize).div_ceil(gpus);
+        let least = (workers as usize / gpus).max(1);
+        assert!(
+            counts.iter().all(|n| (least..=most).contains(n)),
+            "{workers} workers on {gpus} GPUs: {counts:?}"
+        );
+    }
     assert_eq!(of(2, 0), [0..0, 0..0]);
+}
+
+#[test]
+fn five_workers_on_four_gpus_share_the_first() {
+    let node = node(4);
+    let spec = JobSpec {
+        gpu_count: 4,
+        ..job(vec![stage(Role::Generation, 5, (5, 5), (20, 20), 10)])
+    };
+    let (plan, _) = plan(&Inputs::declared(&spec), &node, &room(&node, "0-15"), None).unwrap();
+    let shares = plan.stages[0].workers.iter().map(|w| {
+        let of = |(id, s): (&GpuId, &evenkeel_core::grant::GpuShare)| (id.0, s.guarantee.0);
+        w.gpus.iter().map(of).collect::<Vec<_>>()
+    });
+    let expect = [(0, 10), (0, 10), (1, 20), (2, 20), (3, 20)];
+    assert_eq!(shares.flatten().collect::<Vec<_>>(), expect);
+}
+
+#[test]
+fn a_job_runs_only_on_gpus_that_are_leased() {
+    let mut node = node(2);
+    let spec = usual();
+    for mode in [GpuMode::Observe, GpuMode::Advise] {
+        node.gpus[0].mode = mode;
+        let room = room(&node, "0-15");
+        let (found, _) = plan(&Inputs::declared(&spec), &node, &room, None).unwrap();
+        assert_eq!(found.gpus, [GpuId(1)], "{mode:?}");
+        let named = JobSpec {
+            gpus: vec![GpuId(0)],
+            ..usual()
+        };
+        let refusal = plan(&Inputs::declared(&named), &node, &room, None).unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "job pick needs 1 GPU, only 0 GPUs free: short by 1 GPU"
+        );
+    }
+}
+
+#[test]
+fn a_pinned_stage_keeps_its_share_of_the_gpu_and_its_batch_size() {
+    let (node, mut spec) = (node(1), usual());
+    spec.sm_mode = SmMode::Cap;
+    spec.stages[2].sms.1 = Sms(60);
+    let generation = profile(&[(1, 60, 600.0)]);
+    let training = profile(&[(1, 132, 336.0)]);
+    let profiles = [None, Some(&generation), Some(&training)];
+    let inputs = Inputs {
+        profiles: &profiles,
+        ..Inputs::declared(&spec)
+    };
+    let room = room(&node, "0-15");
+    let (first, _) = plan(&inputs, &node, &room, None).unwrap();
+    let share = |p: &Plan, stage: usize| p.stages[stage].workers[0].gpus[&GpuId(0)];
+    let before = share(&first, 1);
+    assert!(before.cap > before.guarantee, "caps overlap: {before:?}");
+    // It does half as much, with other memory, at another batch size.
+    let mut slower = profile(&[(1, 60, 300.0)]);
+    slower.points[0].memory = Bytes::gib(7);
+    slower.points[0].batch = 4;
+    let profiles = [None, Some(&slower), Some(&training)];
+    for (pinned, same) in [([false, true], true), ([false, false], false)] {
+        let inputs = Inputs {
+            profiles: &profiles,
+            pinned: &pinned,
+            ..inputs
+        };
+        let (second, _) = plan(&inputs, &node, &room, Some(&first)).unwrap();
+        assert_eq!(share(&second, 1) == before, same);
+        assert_eq!(second.stages[1].batch == first.stages[1].batch, same);
+    }
 }
 
 #[test]

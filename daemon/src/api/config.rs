@@ -10,6 +10,7 @@ use evenkeel_core::id::{GpuId, Name};
 use evenkeel_core::unit::Millis;
 
 use super::caller::Tenants;
+use super::serve::Connections;
 use crate::config::Role;
 
 /// Where each emulated GPU listens; real ones are absent.
@@ -38,6 +39,8 @@ pub struct Config {
     pub gpu_sockets: GpuSockets,
     /// What is wrong just now.
     pub troubles: Troubles,
+    /// How many may be connected.
+    pub connections: Connections,
 }
 
 impl fmt::Debug for Config {
@@ -75,6 +78,7 @@ impl Config {
             default_ttl: config.settings().ttl,
             gpu_sockets,
             troubles: Arc::new(Vec::new),
+            connections: Connections::default(),
         }
     }
 }

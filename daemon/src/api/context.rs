@@ -54,9 +54,9 @@ impl Context {
         })
     }
 
-    /// A place in a budget.
-    pub(super) fn place(&self, kind: Kind) -> Result<Place, Status> {
-        self.budget.take(kind)
+    /// A place of the caller's in a budget.
+    pub(super) fn place(&self, kind: Kind, caller: &Caller) -> Result<Place, Status> {
+        self.budget.take(kind, &caller.tenant)
     }
 
     /// Looks at the state.

@@ -30,6 +30,7 @@ pub(super) fn status(failure: Failure, caller: &Caller) -> Status {
         Failure::Busy { retry } => busy(&message, Duration::from_millis(retry.0)),
         Failure::DiskFull => plain(Code::Unavailable, "DISK_FULL", &message),
         Failure::Ledger(_) => plain(Code::Unavailable, "LEDGER", &message),
+        Failure::InDoubt => plain(Code::Unavailable, "IN_DOUBT", &message),
         Failure::QueueTimeout { .. } => plain(Code::DeadlineExceeded, "QUEUE_TIMEOUT", &message),
         Failure::Stopping => stopping(),
     }
@@ -360,7 +361,7 @@ mod tests {
     fn codes_are_canonical_and_only_passing_states_ask_to_come_back() {
         let me = caller("me", false);
         let limit = |what| Failure::Rejected(Rejection::Limit { what, limit: 1 });
-        let cases: [(Failure, Code, bool); 7] = [
+        let cases: [(Failure, Code, bool); 8] = [
             (limit("live leases"), Code::ResourceExhausted, true),
             (limit("GPUs of one lease"), Code::ResourceExhausted, false),
             (
@@ -369,6 +370,7 @@ mod tests {
                 true,
             ),
             (Failure::DiskFull, Code::Unavailable, false),
+            (Failure::InDoubt, Code::Unavailable, false),
             (Failure::Stopping, Code::Unavailable, false),
             (
                 Failure::Rejected(Rejection::Draining),

@@ -29,6 +29,11 @@ pub const SESSION_PENDING_MAX: usize = 256;
 pub const OUTBOUND_MAX: usize = 8;
 /// How long a stream waits for a reader before it is dropped. The leases keep their TTL.
 pub const READER_PATIENCE: Duration = Duration::from_secs(5);
+/// Leases of a session that one look at the state asks about. Each may have a directive, with an environment to be
+/// written: the controller is held for about a millisecond at most.
+pub const SESSION_LOOK: usize = 256;
+/// A session looks for directives at most so often when it is rung for: a burst of commits is one look.
+pub const DIRECT_EVERY: Duration = Duration::from_millis(10);
 /// How often a directive is said again until it is acknowledged.
 pub const DIRECTIVE_AGAIN: Duration = Duration::from_secs(3);
 /// Watchers are told at most so often.
@@ -75,6 +80,11 @@ pub const CONNECTIONS_MAX: usize = 4_096;
 pub const CONNECTIONS_PER_USER_MAX: usize = 1_024;
 /// Open REST connections: people and a scraper.
 pub const REST_CONNECTIONS_MAX: usize = 128;
+/// Descriptors that are not connections: standard streams, the runtime's, the ledger and its history with their WAL,
+/// listeners, a link to each of 16 GPUs, the walk over the processes. Under 64 are open at once; twice that.
+pub const OWN_DESCRIPTORS: usize = 128;
+/// So many connections are served at least, however low the limit of open files: a daemon that nobody reaches is none.
+pub const CONNECTIONS_LEAST: usize = 16;
 /// Streams of one HTTP/2 connection: a process that needs more opens another.
 pub const STREAMS_PER_CONNECTION: u32 = 256;
 /// Streams that a client opened and reset before we looked at them ("rapid reset").
@@ -97,6 +107,9 @@ pub const URGENT_CALLS_MAX: usize = 2_048;
 pub const WAITS_MAX: usize = 4_096;
 /// Sessions and watchers.
 pub const STREAMS_MAX: usize = 8_192;
+/// Of each of these budgets, one tenant's part at most, in percent: one of them, by itself, cannot keep the others
+/// from renewing, giving back or listening; and one that is alone still has more than its connections need.
+pub const TENANT_SHARE_PERCENT: usize = 50;
 /// When a caller that found the daemon full should come back.
 pub const COME_BACK: Duration = Duration::from_millis(100);
 

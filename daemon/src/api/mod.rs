@@ -26,4 +26,4 @@ mod whatif;
 
 pub use caller::Tenants;
 pub use config::{Config, GpuSockets, Troubles};
-pub use serve::{Api, Running, ServeError};
+pub use serve::{Api, Connections, Running, ServeError};

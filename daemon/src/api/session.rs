@@ -19,19 +19,19 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::budget::Place;
+use super::budget::{Kind, Place};
 use super::caller::Peer;
 use super::context::Context;
 use super::convert::{self, Around, Bad, Daemon};
 use super::error;
 use super::grpc::{check_renewals, renew};
 use super::limits::{
-    ACKNOWLEDGEMENTS_MAX, DIRECTIVE_AGAIN, OUTBOUND_MAX, READER_PATIENCE, REPORTS_MAX,
-    SESSION_LEASES_MAX, SESSION_PENDING_MAX,
+    ACKNOWLEDGEMENTS_MAX, DIRECT_EVERY, DIRECTIVE_AGAIN, OUTBOUND_MAX, READER_PATIENCE,
+    REPORTS_MAX, SESSION_LEASES_MAX, SESSION_LOOK, SESSION_PENDING_MAX,
 };
 
 type Down = Result<pb::SessionResponse, Status>;
@@ -49,6 +49,7 @@ pub(super) fn open(
         peer,
         down,
         wake: Arc::new(Notify::new()),
+        next_look: Instant::now(),
         leases: BTreeMap::new(),
         last: Vec::new(),
         under_way: FuturesUnordered::new(),
@@ -81,6 +82,8 @@ struct Session {
     down: mpsc::Sender<Down>,
     /// The controller rings here when there may be a directive for one of the leases.
     wake: Arc<Notify>,
+    /// Before this it is not answered.
+    next_look: Instant,
     /// What this session renews, and the fences it does so with.
     leases: BTreeMap<LeaseId, Fence>,
     /// The last frame's renewals: most frames are like the one before.
@@ -113,7 +116,7 @@ impl Session {
                 Some(refused) = self.under_way.next(), if !self.under_way.is_empty() => {
                     self.refused(refused.into_iter().collect()).await?;
                 }
-                () = wake.notified() => self.direct().await?,
+                () = rung(&wake, self.next_look) => self.direct().await?,
                 _ = again.tick() => self.direct().await?,
                 frame = up.message() => match frame {
                     Ok(Some(frame)) => self.frame(frame).await?,
@@ -227,7 +230,14 @@ impl Session {
             ));
         }
         let (handle, caller) = (self.ctx.handle.clone(), self.peer.caller.clone());
+        let kind = match command {
+            Command::Acknowledge { .. } => Kind::Urgent,
+            _ => Kind::Call,
+        };
+        let place = self.ctx.place(kind, &caller);
+        let place = place.map_err(|busy| format!("{what}: {}", busy.message()))?;
         self.under_way.push(Box::pin(async move {
+            let _place = place;
             let failure = handle.run(command).await.err()?;
             // As any caller would be told: another tenant's holders are not named.
             let status = error::status(failure, &caller);
@@ -249,30 +259,30 @@ impl Session {
 
     /// Tells what the holders have to be told now.
     async fn direct(&mut self) -> Result<(), End> {
-        if self.leases.is_empty() {
-            return Ok(());
-        }
-        let leases: Vec<_> = self
+        let all: Vec<_> = self
             .leases
             .iter()
             .map(|(id, fence)| (*id, *fence))
             .collect();
-        let ctx = self.ctx.clone();
-        // If the controller has no time to be looked at now, the next round comes soon.
-        let looked = self
-            .ctx
-            .handle
-            .read(move |state, now| directives(&ctx, state, now, &leases));
-        match looked.await {
-            Ok(directives) if !directives.is_empty() => {
+        for some in all.chunks(SESSION_LOOK) {
+            let (ctx, some) = (self.ctx.clone(), some.to_vec());
+            let looked = self
+                .ctx
+                .handle
+                .read(move |state, now| directives(&ctx, state, now, &some));
+            let Ok(directives) = looked.await else {
+                break; // the controller has no time to be looked at now; the next round comes soon
+            };
+            if !directives.is_empty() {
                 let answer = pb::SessionResponse {
                     directives,
                     ..Default::default()
                 };
-                self.tell(answer).await
+                self.tell(answer).await?;
             }
-            _ => Ok(()),
         }
+        self.next_look = Instant::now() + DIRECT_EVERY;
+        Ok(())
     }
 
     async fn tell(&mut self, answer: pb::SessionResponse) -> Result<(), End> {
@@ -289,6 +299,12 @@ impl Session {
             }
         }
     }
+}
+
+/// The controller has rung, and it is time to answer. What it rings meanwhile is one ring.
+async fn rung(wake: &Notify, not_before: Instant) {
+    tokio::time::sleep_until(not_before).await;
+    wake.notified().await;
 }
 
 /// What has to be told about these leases now. They were seen to be the session's, with these fences.

@@ -99,6 +99,7 @@ impl Config {
             "empty: give the path of the database's file".into()
         });
         check.range("ledger.ballast_mib", ledger.ballast_mib, 1, 65_536);
+        check.range("ledger.min_free_mib", ledger.min_free_mib, 0, 65_536);
         check.range("ledger.audit_days", ledger.audit_days.into(), 1, 36_500);
         for uid in self.tenants.uids.keys() {
             let key = format!("tenants.uids.{uid}");
@@ -223,6 +224,7 @@ impl Config {
         check.range("leases.ttl_ms", leases.ttl_ms, 1_000, HOUR);
         check.range("leases.grace_ms", leases.grace_ms, 0, HOUR);
         for (key, value) in [
+            ("leases.release_grace_ms", leases.release_grace_ms),
             ("leases.quarantine_kill_ms", leases.quarantine_kill_ms),
             ("leases.kill_after_term_ms", leases.kill_after_term_ms),
         ] {
@@ -264,6 +266,24 @@ impl Config {
         check.range("limits.leases", limits.leases.into(), 1, 10_000_000);
         check.range("limits.queue", limits.queue.into(), 0, limits.leases.into());
         check.range("limits.jobs", limits.jobs.into(), 1, 1_000_000);
+        check.range(
+            "limits.tenant_leases",
+            limits.tenant_leases.into(),
+            1,
+            10_000_000,
+        );
+        check.range(
+            "limits.tenant_queue",
+            limits.tenant_queue.into(),
+            0,
+            10_000_000,
+        );
+        check.range(
+            "limits.tenant_jobs",
+            limits.tenant_jobs.into(),
+            1,
+            1_000_000,
+        );
     }
 
     fn check_gpus(&self, check: &mut Check) {

@@ -40,6 +40,7 @@ impl Default for LedgerConfig {
         Self {
             path: "/var/lib/evenkeel/ledger.db".into(),
             ballast_mib: 64,
+            min_free_mib: 256,
             audit_days: 30,
         }
     }
@@ -64,6 +65,7 @@ impl Default for LeasesConfig {
         Self {
             ttl_ms: core.ttl.0,
             grace_ms: core.grace.0,
+            release_grace_ms: core.release_grace.0,
             quarantine_kill_ms: core.quarantine_kill.0,
             kill_after_term_ms: core.kill_after_term.0,
             park_after_ms: core.park_after.0,
@@ -111,6 +113,9 @@ impl Default for LimitsConfig {
             leases: core.leases_max,
             queue: core.queue_max,
             jobs: core.jobs_max,
+            tenant_leases: core.tenant_leases_max,
+            tenant_queue: core.tenant_queue_max,
+            tenant_jobs: core.tenant_jobs_max,
         }
     }
 }

@@ -130,6 +130,8 @@ pub struct LedgerConfig {
     pub path: PathBuf,
     /// Space that is kept so that a full disk does not stop releases and expiries.
     pub ballast_mib: u64,
+    /// Below so much free space nothing is granted.
+    pub min_free_mib: u64,
     /// Events older than this are dropped from the audit trail.
     pub audit_days: u32,
 }
@@ -190,6 +192,8 @@ pub struct LeasesConfig {
     pub ttl_ms: u64,
     /// Time past the deadline in which a renewal still saves a lease.
     pub grace_ms: u64,
+    /// Time in which a cancelled job's workers may give their leases back.
+    pub release_grace_ms: u64,
     /// Time in quarantine before the tree is told to end.
     pub quarantine_kill_ms: u64,
     /// Time between telling the tree to end and ending it.
@@ -200,9 +204,9 @@ pub struct LeasesConfig {
     pub drain_ms: u64,
     /// A worker that has reported progress and then nothing for so long is told as a trouble.
     pub worker_stall_ms: u64,
-    /// Answers of ended requests are remembered for so long.
+    /// Answers of ended requests are remembered for so long after their end, or after the daemon's last start.
     pub remember_for_ms: u64,
-    /// And so many at most.
+    /// And so many of each tenant at most.
     pub remember_ends: u32,
     /// A wake-up later than this is the daemon's own stall; deadlines move by it.
     pub stall_ms: u64,
@@ -269,6 +273,12 @@ pub struct LimitsConfig {
     pub queue: u32,
     /// Live jobs.
     pub jobs: u32,
+    /// Live leases of one tenant.
+    pub tenant_leases: u32,
+    /// Requests of one tenant in the queue.
+    pub tenant_queue: u32,
+    /// Live jobs of one tenant.
+    pub tenant_jobs: u32,
 }
 
 /// What is logged.
@@ -299,6 +309,7 @@ impl Config {
         Settings {
             ttl: Millis(leases.ttl_ms),
             grace: Millis(leases.grace_ms),
+            release_grace: Millis(leases.release_grace_ms),
             quarantine_kill: Millis(leases.quarantine_kill_ms),
             kill_after_term: Millis(leases.kill_after_term_ms),
             park_after: Millis(leases.park_after_ms),
@@ -311,6 +322,9 @@ impl Config {
             leases_max: limits.leases,
             queue_max: limits.queue,
             jobs_max: limits.jobs,
+            tenant_leases_max: limits.tenant_leases,
+            tenant_queue_max: limits.tenant_queue,
+            tenant_jobs_max: limits.tenant_jobs,
         }
     }
 

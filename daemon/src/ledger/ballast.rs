@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::posix_fallocate;
 use nix::sys::statvfs::statvfs;
 
+use super::Config;
+
 /// Space on the ledger's disk, as seen just now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
@@ -34,20 +36,24 @@ pub(super) struct Ballast {
 }
 
 impl Ballast {
-    pub(super) const fn new(path: PathBuf, bytes: u64, min_free: u64) -> Self {
+    /// Beside the ledger.
+    pub(super) fn of(config: &Config) -> Self {
         Self {
-            path,
-            bytes,
-            min_free,
+            path: config.beside(".ballast"),
+            bytes: config.ballast_bytes,
+            min_free: config.min_free_bytes,
         }
     }
     fn is_there(&self) -> bool {
         self.bytes == 0 || fs::metadata(&self.path).is_ok_and(|m| m.len() == self.bytes)
     }
-    /// Makes the file, if that leaves `min_free` beside it.
-    pub(super) fn make(&self) -> io::Result<()> {
-        if self.is_there() || free(&self.path)?.0 < self.bytes.saturating_add(self.min_free) {
-            return Ok(());
+    /// Makes the file, if that leaves `min_free` beside it. Says whether it is there now.
+    pub(super) fn make(&self) -> io::Result<bool> {
+        if self.is_there() {
+            return Ok(true);
+        }
+        if free(&self.path)?.0 < self.bytes.saturating_add(self.min_free) {
+            return Ok(false);
         }
         let made = File::create(&self.path).and_then(|file| {
             let bytes = i64::try_from(self.bytes).map_err(io::Error::other)?;
@@ -56,11 +62,15 @@ impl Ballast {
         if made.is_err() {
             let _ = fs::remove_file(&self.path);
         }
-        made
+        made.map(|()| true)
     }
     /// Deletes the file; says whether it was there.
     pub(super) fn free(&self) -> bool {
         fs::remove_file(&self.path).is_ok()
+    }
+    /// Deletes the file if there is less space than `needed`; says whether that made room.
+    pub(super) fn give_way(&self, needed: u64) -> bool {
+        free(&self.path).is_ok_and(|(bytes, _)| bytes < needed) && self.free()
     }
     /// Looks.
     pub(super) fn space(&self) -> io::Result<Space> {

@@ -155,7 +155,8 @@ pub enum CommitError {
         /// What SQLite said.
         what: String,
     },
-    /// It may or may not be there. Only a new start can tell: the process must exit, non-zero, without a reply.
+    /// It may or may not be there. Only a new start can tell: the process must exit, non-zero, and say
+    /// neither yes nor no.
     #[error(
         "nobody knows whether the last change reached the disk ({what}); the daemon has to start again to find out"
     )]

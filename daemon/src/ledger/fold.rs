@@ -371,6 +371,7 @@ fn lease_row(lease: &Lease, after: &Durable) -> LeaseRow {
         priority: lease.priority,
         fence: lease.fence,
         generation: lease.generation,
+        batch: lease.batch,
         phase: lease.phase.clone(),
     }
 }
@@ -411,6 +412,7 @@ fn job_row(job: &Job, after: &Durable) -> JobRow {
         tenant: job.tenant.clone(),
         request: job.request,
         body: job.body,
+        arrival: job.arrival,
         remembered: after
             .requests()
             .get(&key)

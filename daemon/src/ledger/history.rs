@@ -83,6 +83,52 @@ pub struct EventRecord {
 
 const SELECT: &str = "SELECT seq, batch, unix_ms, kind, lease_id, job_id, tenant, json FROM event";
 
+/// The statement of a page. A lease, a job and a tenant each have an index that ends with `seq`: no page reads what is
+/// not on it.
+fn query(page: &Page) -> sqlx::QueryBuilder<sqlx::Sqlite> {
+    let mut sql = sqlx::QueryBuilder::new(SELECT);
+    sql.push(" WHERE true");
+    if let Some(seq) = page.after {
+        sql.push(if page.newest_first {
+            " AND seq < "
+        } else {
+            " AND seq > "
+        });
+        sql.push_bind(signed(seq));
+    }
+    if let Some(LeaseId(id)) = page.lease {
+        sql.push(" AND lease_id = ").push_bind(signed(id));
+    }
+    if let Some(JobId(id)) = page.job {
+        sql.push(" AND job_id = ").push_bind(signed(id));
+    }
+    if let Some(tenant) = &page.tenant {
+        // With a lease or a job it is only checked: their events are fewer.
+        let by_another = page.lease.is_some() || page.job.is_some();
+        sql.push(if by_another {
+            " AND +tenant = "
+        } else {
+            " AND tenant = "
+        });
+        sql.push_bind(tenant.as_str().to_owned());
+    }
+    if page.decisions {
+        sql.push(" AND kind IN (");
+        let mut kinds = sql.separated(", ");
+        for kind in DECISIONS {
+            kinds.push_bind(kind);
+        }
+        sql.push(")");
+    }
+    sql.push(if page.newest_first {
+        " ORDER BY seq DESC"
+    } else {
+        " ORDER BY seq"
+    });
+    sql.push(" LIMIT ").push_bind(page.limit.min(PAGE_MAX));
+    sql
+}
+
 impl History {
     /// The history of an open ledger. Connects when it is first asked.
     pub fn new(config: &Config) -> Self {
@@ -94,40 +140,7 @@ impl History {
 
     /// Reads a page.
     pub async fn page(&self, page: &Page) -> Result<Vec<EventRecord>, HistoryError> {
-        let mut sql = sqlx::QueryBuilder::new(SELECT);
-        sql.push(" WHERE true");
-        if let Some(seq) = page.after {
-            sql.push(if page.newest_first {
-                " AND seq < "
-            } else {
-                " AND seq > "
-            });
-            sql.push_bind(signed(seq));
-        }
-        if let Some(LeaseId(id)) = page.lease {
-            sql.push(" AND lease_id = ").push_bind(signed(id));
-        }
-        if let Some(JobId(id)) = page.job {
-            sql.push(" AND job_id = ").push_bind(signed(id));
-        }
-        if let Some(tenant) = &page.tenant {
-            sql.push(" AND tenant = ")
-                .push_bind(tenant.as_str().to_owned());
-        }
-        if page.decisions {
-            sql.push(" AND kind IN (");
-            let mut kinds = sql.separated(", ");
-            for kind in DECISIONS {
-                kinds.push_bind(kind);
-            }
-            sql.push(")");
-        }
-        sql.push(if page.newest_first {
-            " ORDER BY seq DESC"
-        } else {
-            " ORDER BY seq"
-        });
-        sql.push(" LIMIT ").push_bind(page.limit.min(PAGE_MAX));
+        let mut sql = query(page);
         let mut slot = self.conn.lock().await;
         let mut conn = match slot.take() {
             Some(conn) => conn,
@@ -209,4 +222,75 @@ fn record(row: &SqliteRow) -> Result<EventRecord, sqlx::Error> {
         tenant: tenant.as_deref().and_then(|t| Name::new(t).ok()),
         json: row.try_get(7)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::AssertSqlSafe;
+
+    use super::*;
+    use crate::ledger;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn no_page_scans_what_is_not_on_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::new(folder.path().join("ledger.db"));
+        let opened = ledger::open(config.clone()).await.unwrap();
+        let mut conn = History::new(&config).connect().await.unwrap();
+        let all = Page::default();
+        let tenants = Page {
+            tenant: Name::new("alice").ok(),
+            ..Page::default()
+        };
+        let (lease, job) = (Some(LeaseId(1)), Some(JobId(1)));
+        let narrowed = |page: &Page| {
+            let by_lease = Page {
+                lease,
+                ..page.clone()
+            };
+            let by_job = Page {
+                job,
+                ..page.clone()
+            };
+            [by_lease, by_job]
+        };
+        let [of_lease, of_job] = narrowed(&all);
+        let [own_lease, own_job] = narrowed(&tenants);
+        for (page, index) in [
+            (all, "event"),
+            (of_lease, "event_lease"),
+            (of_job, "event_job"),
+            (tenants, "event_tenant"),
+            (own_lease, "event_lease"),
+            (own_job, "event_job"),
+        ] {
+            for (after, newest_first) in [
+                (None, false),
+                (None, true),
+                (Some(9), false),
+                (Some(9), true),
+            ] {
+                let page = Page {
+                    after,
+                    newest_first,
+                    ..page.clone()
+                };
+                let sql = format!("EXPLAIN QUERY PLAN {}", query(&page).sql().as_str());
+                let plan = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut conn).await;
+                let plan: Vec<String> = plan.unwrap().iter().map(|row| row.get(3)).collect();
+                // Along the index, in the order of `seq`: nothing is sorted.
+                let expect = match (index, after) {
+                    ("event", None) => "SCAN event".to_owned(),
+                    ("event", _) => "SEARCH event USING INTEGER PRIMARY KEY".to_owned(),
+                    _ => format!("SEARCH event USING INDEX {index} ("),
+                };
+                assert!(
+                    plan.len() == 1 && plan[0].starts_with(&expect),
+                    "{page:?}: {plan:?}"
+                );
+            }
+        }
+        conn.close().await.unwrap();
+        opened.ledger.close().await;
+    }
 }

@@ -189,6 +189,7 @@ fn lease(row: &LeaseRow, (held, target): Vectors) -> Lease {
         generation: row.generation,
         held,
         target,
+        batch: row.batch,
         phase: row.phase.clone(),
     }
 }
@@ -218,6 +219,7 @@ fn job(row: &JobRow, slots: &mut BySlot) -> Result<Job, Corrupt> {
         tenant: row.tenant.clone(),
         request: row.request,
         body: row.body,
+        arrival: row.arrival,
         spec: row.spec.clone(),
         phase: row.phase,
         plan: row.plan.clone(),

@@ -41,6 +41,9 @@ pub use rows::{
 pub use tables::{Refusal, Tables};
 pub use write::Ledger;
 
+#[cfg(test)]
+pub(crate) use open::lock_as_another;
+
 /// The oldest SQLite that may be linked: before it, two connections that checkpoint and commit at once could
 /// lose commits (the WAL-reset bug, 3.7.0 to 3.51.2).
 pub const SQLITE_LEAST: &str = "3.51.3";
@@ -56,7 +59,8 @@ pub struct Config {
     pub path: PathBuf,
     /// Size of the file that is deleted when the disk is full; 0: none.
     pub ballast_bytes: u64,
-    /// Below so many free bytes nothing is granted.
+    /// Below so many free bytes [`Space::enough`] is false, and the controller, which looks at the start and
+    /// each second, grants nothing.
     pub min_free_bytes: u64,
     /// How long another process's lock on the file is waited for (a person with `sqlite3`, say).
     pub busy_timeout: Duration,

@@ -17,6 +17,7 @@ use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, SqliteConnection};
 
+use super::ballast::Ballast;
 use super::error::{CORRUPT, NOTADB, READONLY, primary};
 use super::read::{self, Rows};
 use super::write::Ledger;
@@ -24,6 +25,9 @@ use super::{APPLICATION_ID, Config, OpenError, SCHEMA, SQLITE_LEAST, load};
 
 static MIGRATOR: Migrator = sqlx::migrate!("../migrations");
 
+/// With less free space than this an error at the start is put down to it: SQLite's index of the write-ahead log,
+/// and what the first transactions add to that log.
+const OPEN_NEEDS_BYTES: u64 = 1 << 20;
 /// Backups kept beside the ledger.
 const BACKUPS: usize = 3;
 /// Statement texts kept prepared: one for each set of tables that batches touch; there are few dozen.
@@ -63,9 +67,13 @@ pub async fn open(config: Config) -> Result<Opened, OpenError> {
     let lock = take_lock(&config)?;
     let warnings = judge_file_system(&config);
     sniff(&config.path)?;
-    let mut conn = connect(&config).await?;
-    migrate(&config, &mut conn).await?;
-    let rows = examine(&config, &mut conn).await?;
+    let (conn, rows) = match prepare(&config).await {
+        Err(error) if Ballast::of(&config).give_way(OPEN_NEEDS_BYTES) => {
+            tracing::warn!(%error, "the disk of the ledger is full; it is opened on the ballast's space");
+            prepare(&config).await?
+        }
+        done => done?,
+    };
     let parts = load(&rows.tables)?;
     let mut ledger = Ledger::new(config, lock, conn, rows.tables.batch, rows.next_event);
     let epoch = ledger.start_epoch().await.map_err(OpenError::Epoch)?;
@@ -79,6 +87,14 @@ pub async fn open(config: Config) -> Result<Opened, OpenError> {
         warnings,
     };
     Ok(Opened { ledger, loaded })
+}
+
+/// Connects, brings the schema up to date, reads all.
+async fn prepare(config: &Config) -> Result<(SqliteConnection, Rows), OpenError> {
+    let mut conn = connect(config).await?;
+    migrate(config, &mut conn).await?;
+    let rows = examine(config, &mut conn).await?;
+    Ok((conn, rows))
 }
 
 fn make_folder(path: &Path) -> Result<(), OpenError> {
@@ -405,4 +421,24 @@ async fn examine(config: &Config, conn: &mut SqliteConnection) -> Result<Rows, O
     let rows = read::read(conn).await?;
     rows.audit()?;
     Ok(rows)
+}
+
+/// Holds the lock on the file until it is dropped, as a person with `sqlite3` could.
+#[cfg(test)]
+pub(crate) async fn lock_as_another(config: &Config) -> Result<SqliteConnection, OpenError> {
+    let mut other = connect(config).await?;
+    let locked = sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await;
+    locked.map_err(|e| sqlite(&config.path, e))?;
+    Ok(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_migration_is_the_schema_that_we_know() {
+        let newest = MIGRATOR.iter().map(|m| m.version).max();
+        assert_eq!(newest, Some(SCHEMA), "raise SCHEMA with each migration");
+    }
 }

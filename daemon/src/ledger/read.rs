@@ -247,7 +247,7 @@ async fn node(conn: &mut SqliteConnection, rows: &mut Rows) -> Result<(), OpenEr
 
 async fn leases(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), OpenError> {
     let columns = "lease_id, tenant, request_id, body, granted_fence, ask, enforced, resize, processes, ttl_ms,
-        priority, fence, generation, phase, pid, start_time, uid, verified, cause, unrenewed_since_ms";
+        priority, fence, generation, batch, phase, pid, start_time, uid, verified, cause, unrenewed_since_ms";
     each(conn, "lease", columns, |c| {
         let row = LeaseRow {
             id: LeaseId(c.int()?),
@@ -263,6 +263,7 @@ async fn leases(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), 
             priority: c.int()?,
             fence: Fence(c.int()?),
             generation: Generation(c.int()?),
+            batch: c.int()?,
             phase: phase(c)?,
         };
         if let Some(since) = c.maybe()? {
@@ -332,7 +333,8 @@ fn phase(c: &mut Columns<'_>) -> Result<Phase, Fault> {
 }
 
 async fn jobs(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), OpenError> {
-    let columns = "job_id, tenant, request_id, body, remembered, spec, phase, plan, shape, scale, learned, moves";
+    let columns = "job_id, tenant, request_id, body, remembered, spec, phase, plan, shape, scale, learned, moves,
+        arrival";
     each(conn, "job", columns, |c| {
         let row = JobRow {
             id: JobId(c.int()?),
@@ -350,6 +352,7 @@ async fn jobs(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), Op
             scale: c.json()?,
             learned: c.json()?,
             moves: c.int()?,
+            arrival: LeaseId(c.int()?),
         };
         tables.jobs.insert(row.id, row);
         Ok(())

@@ -47,6 +47,8 @@ pub struct LeaseRow {
     pub fence: Fence,
     /// Rises with each target.
     pub generation: Generation,
+    /// Batch size that the worker is to run at.
+    pub batch: u32,
     /// Where it is in its life; six columns.
     pub phase: Phase,
 }
@@ -108,6 +110,8 @@ pub struct JobRow {
     pub request: RequestId,
     /// Digest of that request.
     pub body: BodyHash,
+    /// The number that the next lease had when it was submitted.
+    pub arrival: LeaseId,
     /// Whether a retry of the request is answered with this job.
     pub remembered: bool,
     /// As declared.
@@ -221,7 +225,7 @@ impl Serialize for LeaseRow {
         };
         columns!(s; self.id, self.tenant, self.request, signed(self.body), self.granted_fence, self.ask,
             self.enforced, self.resize, self.processes, self.ttl, self.priority, self.fence, self.generation,
-            self.phase.name().as_str(), holder.map(|h| h.pid), holder.map(|h| h.start_time),
+            self.batch, self.phase.name().as_str(), holder.map(|h| h.pid), holder.map(|h| h.start_time),
             holder.map(|h| h.uid), verified, cause)
     }
 }
@@ -265,7 +269,7 @@ impl Serialize for SlotGpuRow {
 impl Serialize for JobRow {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         columns!(s; self.id, self.tenant, self.request, signed(self.body), self.remembered, self.spec,
-            self.phase, self.plan, self.shape, self.scale, self.learned, self.moves)
+            self.phase, self.plan, self.shape, self.scale, self.learned, self.moves, self.arrival)
     }
 }
 

@@ -103,27 +103,28 @@ const UNAVAILABLE: &str = "INSERT INTO unavailable_gpu (gpu_id, sms, bytes)
     ON CONFLICT DO UPDATE SET sms = excluded.sms, bytes = excluded.bytes;\n";
 
 const LEASES: &str = "INSERT INTO lease (lease_id, tenant, request_id, body, granted_fence, ask, enforced,
-        resize, processes, ttl_ms, priority, fence, generation, phase, pid, start_time, uid, verified, cause)
+        resize, processes, ttl_ms, priority, fence, generation, batch, phase, pid, start_time, uid, verified,
+        cause)
     SELECT value->>0, value->>1, unhex(value->>2, '-'), value->>3, value->>4, value->5, value->>6, value->>7,
         value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15,
-        value->>16, value->>17, value->>18
+        value->>16, value->>17, value->>18, value->>19
     FROM jsonb_each(?) WHERE true
     ON CONFLICT DO UPDATE SET tenant = excluded.tenant, request_id = excluded.request_id,
         body = excluded.body, granted_fence = excluded.granted_fence, ask = excluded.ask,
         enforced = excluded.enforced, resize = excluded.resize, processes = excluded.processes,
         ttl_ms = excluded.ttl_ms, priority = excluded.priority, fence = excluded.fence,
-        generation = excluded.generation, phase = excluded.phase, pid = excluded.pid,
+        generation = excluded.generation, batch = excluded.batch, phase = excluded.phase, pid = excluded.pid,
         start_time = excluded.start_time, uid = excluded.uid, verified = excluded.verified,
         cause = excluded.cause;\n";
 const JOBS: &str = "INSERT INTO job (job_id, tenant, request_id, body, remembered, spec, phase, plan, shape,
-        scale, learned, moves)
+        scale, learned, moves, arrival)
     SELECT value->>0, value->>1, unhex(value->>2, '-'), value->>3, value->>4, value->5, value->>6,
-        nullif(value->7, 'null'), value->8, value->9, value->10, value->>11
+        nullif(value->7, 'null'), value->8, value->9, value->10, value->>11, value->>12
     FROM jsonb_each(?) WHERE true
     ON CONFLICT DO UPDATE SET tenant = excluded.tenant, request_id = excluded.request_id,
         body = excluded.body, remembered = excluded.remembered, spec = excluded.spec,
         phase = excluded.phase, plan = excluded.plan, shape = excluded.shape, scale = excluded.scale,
-        learned = excluded.learned, moves = excluded.moves;\n";
+        learned = excluded.learned, moves = excluded.moves, arrival = excluded.arrival;\n";
 const SLOTS: &str = "INSERT INTO slot (job_id, stage, worker, lease_id)
     SELECT value->>0, value->>1, value->>2, value->>3 FROM jsonb_each(?) WHERE true
     ON CONFLICT DO UPDATE SET lease_id = excluded.lease_id;\n";

@@ -56,13 +56,15 @@ impl Ledger {
         batch: u64,
         next_event: u64,
     ) -> Self {
-        let ballast = Ballast::new(
-            config.beside(".ballast"),
-            config.ballast_bytes,
-            config.min_free_bytes,
-        );
-        if let Err(error) = ballast.make() {
-            tracing::warn!(%error, "no ballast beside the ledger; on a full disk even releases will wait");
+        let ballast = Ballast::of(&config);
+        match ballast.make() {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(
+                "no room for the ledger's ballast; it is made when there is, and on a full disk even releases wait"
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "no ballast beside the ledger; on a full disk even releases will wait");
+            }
         }
         let writer = Writer {
             conn: Some(conn),
@@ -82,7 +84,7 @@ impl Ledger {
     /// Commits a batch: all of it or nothing, on the disk before this returns.
     ///
     /// On an error that [`is_absent`](CommitError::is_absent) the caller takes the step back; on any other it
-    /// exits without a reply. After [`CommitError::Full`] the ballast is gone: releases and expiries will fit,
+    /// exits without a yes or a no. After [`CommitError::Full`] the ballast is gone: releases and expiries will fit,
     /// and grants wait until [`Ledger::space`] says that there is enough. If the future is dropped the
     /// transaction runs to its end all the same.
     pub async fn commit(&mut self, batch: &Batch) -> Result<(), CommitError> {
@@ -138,20 +140,22 @@ impl Ledger {
         self.aside(encoded).await
     }
 
-    /// Deletes events older than `before_unix_ms`, at most `limit` of them, oldest first. Call it again while
-    /// [`super::History`] finds older ones.
-    pub async fn prune(&mut self, before_unix_ms: u64, limit: u32) -> Result<(), CommitError> {
+    /// Deletes events older than `before_unix_ms`, at most `limit` of them, oldest first; returns how many. While it
+    /// is `limit` there may be more. Events are in order, so what comes before an old one is old, whatever the clock
+    /// said at that time.
+    pub async fn prune(&mut self, before_unix_ms: u64, limit: u32) -> Result<u64, CommitError> {
         let mut encoded = Encoded::new();
         encoded
             .add(
-                "DELETE FROM event WHERE seq IN (SELECT seq FROM jsonb_each(?) CROSS JOIN event
+                "DELETE FROM event WHERE seq <= (SELECT max(seq) FROM jsonb_each(?) CROSS JOIN event
                 WHERE seq < (SELECT min(seq) FROM event) + (value->>1) AND unix_ms < value->>0);\n",
                 [(before_unix_ms, limit)].iter(),
             )
             .map_err(|e| CommitError::Refused {
                 constraint: e.to_string(),
             })?;
-        self.aside(encoded).await
+        self.aside(encoded).await?;
+        self.writer.lock().await.number("SELECT changes()").await
     }
 
     pub(super) async fn start_epoch(&mut self) -> Result<u64, CommitError> {
@@ -164,18 +168,28 @@ impl Ledger {
         writer.number("SELECT epoch FROM counter").await
     }
 
-    /// A transaction that is not a batch.
+    /// A transaction that is not a batch. On a full disk it is tried a second time: the first one has freed the
+    /// ballast.
     async fn aside(&mut self, mut encoded: Encoded) -> Result<(), CommitError> {
         encoded.sql.push_str("COMMIT");
-        run(self.writer.clone().lock_owned().await, encoded, false).await
+        let writer = self.writer.clone().lock_owned().await;
+        match run(writer, encoded.clone(), false).await {
+            Err(CommitError::Full) => {
+                run(self.writer.clone().lock_owned().await, encoded, false).await
+            }
+            done => done,
+        }
     }
 
     /// Looks at the disk, and makes the ballast again if there is room. Blocks for one `statvfs`, or for as
     /// long as the file system needs to reserve the ballast.
     pub async fn space(&mut self) -> io::Result<Space> {
         let writer = self.writer.lock().await;
-        if let Err(error) = writer.ballast.make() {
-            tracing::debug!(%error, "no room for the ledger's ballast");
+        let had = writer.ballast.space()?.ballast;
+        match writer.ballast.make() {
+            Ok(true) if !had => tracing::info!("the ledger's ballast is in its place again"),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "no room for the ledger's ballast"),
         }
         writer.ballast.space()
     }

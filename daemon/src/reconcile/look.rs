@@ -24,7 +24,7 @@ pub struct Looker {
     installed: Node,
     lost: Unavailable,
     told: BTreeMap<LeaseId, (Time, Observation)>,
-    told_hardware: Option<(Node, Unavailable)>,
+    told_hardware: (Time, Node, Unavailable),
     logged: BTreeMap<String, Time>,
     troubles: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Looker {
         let (installed, lost) = found;
         Self {
             backends,
-            told_hardware: Some((installed.clone(), lost.clone())),
+            told_hardware: (clock::now(), installed.clone(), lost.clone()),
             installed,
             lost,
             told: BTreeMap::new(),
@@ -79,7 +79,7 @@ impl Looker {
         if !view.offline.is_empty() {
             self.trouble("cpu", format!("cores {} are offline", view.offline));
         }
-        let mut commands = self.hardware(&view);
+        let mut commands = self.hardware(targets, &view);
         self.tell(targets, &view, asked, &mut commands);
         metrics::histogram!("evenkeel_reconcile_seconds").record(started.elapsed());
         commands
@@ -132,8 +132,9 @@ impl Looker {
         }
     }
 
-    /// What has changed of the hardware.
-    fn hardware(&mut self, view: &View) -> Vec<Command> {
+    /// What has changed of the hardware. What the ledger does not say, although it was told, was refused or lost on
+    /// the way (a full disk, say): it is told again.
+    fn hardware(&mut self, targets: &Targets, view: &View) -> Vec<Command> {
         let mut node = self.installed.clone();
         let mut unavailable = self.lost.clone();
         for core in view.offline.iter() {
@@ -153,17 +154,18 @@ impl Looker {
             }
         }
         self.installed = node.clone();
-        let now = Some((node, unavailable));
-        if now == self.told_hardware {
+        let now = clock::now();
+        let (at, told, told_lost) = &self.told_hardware;
+        let is_told = *told == node && *told_lost == unavailable;
+        let is_known = targets.node == node && targets.unavailable == unavailable;
+        if is_told && (is_known || at.after(TELL_AGAIN) > now) {
             return Vec::new();
         }
-        self.told_hardware.clone_from(&now);
-        now.map(|(node, unavailable)| Command::Discovered {
+        self.told_hardware = (now, node.clone(), unavailable.clone());
+        vec![Command::Discovered {
             node: node.into(),
             unavailable: unavailable.into(),
-        })
-        .into_iter()
-        .collect()
+        }]
     }
 
     fn tell(&mut self, targets: &Targets, view: &View, asked: bool, commands: &mut Vec<Command>) {

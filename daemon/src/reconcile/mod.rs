@@ -32,6 +32,8 @@ const BREATH: Duration = Duration::from_millis(5);
 pub struct Targets {
     /// The node, as in the ledger.
     pub node: Node,
+    /// What of it cannot be leased now, as in the ledger.
+    pub unavailable: Unavailable,
     /// What is wanted of each tree.
     pub targets: Vec<Target>,
     /// When the snapshot was taken.
@@ -64,7 +66,8 @@ pub struct Service {
     /// Asks for a look now: after a commit that changed the targets, and after an acknowledgement (its
     /// observation may confirm a shrink).
     pub poke: Arc<Notify>,
-    /// Takes [`Command::Observe`] for each tree, and [`Command::Discovered`] when the hardware changes.
+    /// Takes [`Command::Observe`] for each tree, and [`Command::Discovered`] when the hardware changes, again and
+    /// again until the ledger knows it.
     pub commands: mpsc::Sender<Command>,
     /// Where to say what is wrong.
     pub troubles: Troubles,

@@ -150,6 +150,45 @@ pub(crate) async fn uneven_profiles(rig: &Rig, job: &str) {
     }
 }
 
+/// Profiles by which generation and training are alike, and generation is twice as fast at the first batch size as at
+/// the second.
+pub(crate) async fn batched_profiles(rig: &Rig, job: &str, [best, other]: [u32; 2]) {
+    let mut profiles = rig.profiles(Who::Alice).await;
+    let at = |sms: u32, batch, units_per_s| pb::ProfilePoint {
+        cores: 1,
+        sms,
+        batch,
+        units_per_s,
+        memory_bytes: if sms == 0 { 0 } else { 4 << 30 },
+        ..Default::default()
+    };
+    let curve = |batch, units_per_sm: f64| {
+        let sms = [2, 34, 66, 100, 132].into_iter();
+        sms.map(move |sms| at(sms, batch, f64::from(sms) * units_per_sm))
+    };
+    for (stage, gpu, points) in [
+        ("sim", "none", vec![at(0, 1, 2_000.0)]),
+        (
+            "gen",
+            "H100",
+            curve(best, 10.0).chain(curve(other, 5.0)).collect(),
+        ),
+        ("train", "H100", curve(1, 10.0).collect()),
+    ] {
+        let key = Some(pb::ProfileKey {
+            stage: format!("{job}/{stage}"),
+            gpu: gpu.into(),
+        });
+        let profile = Some(pb::Profile {
+            key,
+            points,
+            ..Default::default()
+        });
+        let request = pb::ImportProfileRequest { profile };
+        profiles.import_profile(request).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_lives_its_life() {
     let mut rig = Rig::local().await;

@@ -12,7 +12,7 @@ use evenkeel_core::node::{Core, Gpu, GpuBackend, GpuMode, Node, PoolKind};
 use evenkeel_core::settings::Settings;
 use evenkeel_core::unit::{Bytes, Millis, Sms};
 use evenkeel_proto::v1 as pb;
-use evenkeeld::api::{Api, Config, Running};
+use evenkeeld::api::{Api, Config, Connections, Running};
 use evenkeeld::clock::Clock;
 use evenkeeld::controller::{self, Controller, Fatal};
 use evenkeeld::handle::Handle;
@@ -190,6 +190,7 @@ impl Rig {
             default_ttl: Millis::secs(30),
             gpu_sockets: [(GpuId(0), PathBuf::from("/run/gpu-0.sock"))].into(),
             troubles: Arc::new(|| vec!["a fan is loud".into()]),
+            connections: Connections::default(),
         }
     }
 

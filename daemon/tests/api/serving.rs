@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use evenkeel_core::unit::Millis;
 use evenkeel_proto::v1 as pb;
-use evenkeeld::api::{Api, Config, ServeError};
+use evenkeeld::api::{Api, Config, Connections, ServeError};
 use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
@@ -85,6 +85,7 @@ async fn two_daemons_do_not_share_a_socket_and_rest_stays_at_home() {
         default_ttl: Millis::secs(30),
         gpu_sockets: Default::default(),
         troubles: std::sync::Arc::new(Vec::new),
+        connections: Connections::default(),
     };
     let spawn = async |config| {
         let api = Api {

@@ -177,6 +177,7 @@ impl World {
                 id,
                 generation: Generation(lease.generation.0 + 1),
                 target,
+                batch: self.rng.below(64) as u32 + 1,
             }];
         }
         match lease.phase.name() {

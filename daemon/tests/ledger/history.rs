@@ -1,10 +1,18 @@
 //! The audit trail: pages, filters, decisions, and its pruning by age.
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
 use evenkeel_core::event::Event;
 use evenkeel_core::grant::Vector;
 use evenkeel_core::id::{Fence, JobId, LeaseId};
 use evenkeel_core::lease::End;
+use evenkeel_core::settings::Settings;
 use evenkeel_core::state::Durable;
+use evenkeeld::clock::Clock;
+use evenkeeld::controller::{self, Controller};
 use evenkeeld::ledger::{History, Ledger, Page, fold};
+
+use tokio_util::sync::CancellationToken;
 
 use super::kit::{Rng, block_on, config, job, lease, name, node, open, plan, vector};
 
@@ -154,17 +162,98 @@ fn an_event_is_whole_and_has_an_owner_even_after_that_is_gone() {
 fn pruning_takes_the_oldest_and_no_number_comes_back() {
     block_on(async {
         let mut trail = Trail::new().await;
-        trail.ledger.prune(5000, 3).await.unwrap();
+        assert_eq!(trail.ledger.prune(5000, 3).await.unwrap(), 3);
         assert_eq!(trail.first().await, Some(4), "three at most");
-        trail.ledger.prune(5000, 3).await.unwrap();
+        assert_eq!(trail.ledger.prune(5000, 3).await.unwrap(), 1);
         assert_eq!(trail.first().await, Some(5));
-        trail.ledger.prune(u64::MAX >> 1, 100).await.unwrap();
+        assert_eq!(trail.ledger.prune(u64::MAX >> 1, 100).await.unwrap(), 3);
         assert_eq!(trail.first().await, None);
+        assert_eq!(trail.ledger.prune(u64::MAX >> 1, 100).await.unwrap(), 0);
         trail
             .happen(Event::NodeDrained { draining: true }, 8000)
             .await;
         assert_eq!(trail.first().await, Some(8));
         trail.history.close().await;
         assert_eq!(trail.first().await, Some(8), "opened anew");
+    });
+}
+
+#[test]
+fn a_clock_that_was_ahead_does_not_hold_up_the_pruning() {
+    block_on(async {
+        let mut trail = Trail::new().await;
+        trail.ledger.prune(u64::MAX >> 1, 100).await.unwrap();
+        for (draining, unix_ms) in [
+            (true, 9_000_000),
+            (false, 2000),
+            (true, 3000),
+            (false, 8000),
+        ] {
+            trail.happen(Event::NodeDrained { draining }, unix_ms).await;
+        }
+        assert_eq!(trail.ledger.prune(5000, 10).await.unwrap(), 3);
+        assert_eq!(trail.first().await, Some(11), "only the last is new");
+    });
+}
+
+/// Old events of a former life: several minutes' worth of what was once pruned at most.
+const BACKLOG: u64 = 12_000;
+/// Ten times what it takes to prune them on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_backlog_goes_in_slices_while_nothing_else_happens() {
+    block_on(async {
+        let mut trail = Trail::new().await;
+        let drains: Vec<Event> = (0..100)
+            .map(|i| Event::NodeDrained {
+                draining: i % 2 == 0,
+            })
+            .collect();
+        for _ in 0..BACKLOG / 100 {
+            drains.iter().for_each(|e| trail.durable.evolve(e));
+            let batch = fold(&drains, &trail.durable, 9000);
+            trail.ledger.commit(&batch).await.unwrap();
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let now = now.as_millis() as u64;
+        trail
+            .happen(Event::NodeDrained { draining: false }, now)
+            .await;
+        let kept = BACKLOG + 8;
+        let Trail {
+            ledger,
+            history,
+            _folder: folder,
+            ..
+        } = trail;
+        ledger.close().await;
+
+        let config = config(folder.path());
+        let opened = open(&config).await;
+        let rules = controller::Config {
+            settings: Settings::default(),
+            boot_id: Clock::open().unwrap().boot_id().to_owned(),
+            keep_events: Duration::from_secs(3600),
+        };
+        let own = History::new(&config);
+        let started =
+            Controller::start(rules, opened.ledger, opened.loaded, own, Arc::default()).await;
+        let (controller, _handle, _targets) = started.unwrap();
+        let stop = CancellationToken::new();
+        let owner = tokio::spawn(controller.run(stop.clone()));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let page = history.page(&Page::default()).await.unwrap();
+            if page.first().is_some_and(|e| e.seq >= kept) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{:?} is left", page.first());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        stop.cancel();
+        owner.await.unwrap().unwrap();
+        let left = history.page(&Page::default()).await.unwrap();
+        assert_eq!(left.first().unwrap().unix_ms, now, "what is new stays");
     });
 }

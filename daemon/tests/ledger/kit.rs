@@ -113,6 +113,7 @@ pub(crate) fn lease(id: u64, target: Vector) -> Lease {
         generation: Generation(0),
         held: Vector::empty(),
         target,
+        batch: (id % 3) as u32 + 1,
         phase: Phase::Pending,
     }
 }
@@ -145,6 +146,7 @@ pub(crate) fn job(id: u64, workers: u32) -> Job {
         tenant: name("alice"),
         request: RequestId(u128::from(id) << 64 | 0x0b),
         body: BodyHash(id),
+        arrival: LeaseId(id + 1),
         spec: JobSpec {
             name: name(&format!("job-{id}")),
             unit: name("env_step"),

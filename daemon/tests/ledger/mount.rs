@@ -1,4 +1,6 @@
 //! A small file system of a test's own: tests that need one run as root, and say so where they are not.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};

@@ -190,7 +190,7 @@ fn neighbours_are_counted_after_a_moment_and_never_touched() {
     assert_eq!(admin.list().unwrap().len(), 1, "it is still there");
     drop(neighbour);
     let taken = until("it does not count any more", || {
-        unavailable(&mut looker, &nobody)
+        unavailable(&mut looker, &nobody).filter(Option::is_none)
     });
     assert_eq!(taken, None);
 }
@@ -218,9 +218,63 @@ fn a_device_that_ends_is_unavailable_until_it_is_back() {
         .gpu()
         .unwrap()
         .device_pid;
-    let back = until("it is back", || unavailable(&mut looker, &wanted));
+    let back = until("it is back", || {
+        unavailable(&mut looker, &wanted).filter(Option::is_none)
+    });
     kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
     assert_eq!(back, None);
+}
+
+#[test]
+fn a_device_that_dies_is_started_again_where_the_daemon_is_to_start_it() {
+    let device = Device::start();
+    let node = device.node();
+    let emulated = EmulatedBackend::new(vec![device.emulated(GpuMode::Enforce)]);
+    let emulated = emulated.reviving(&Device::config(device.dir.path()));
+    let mut looker = crate::looker(&node, vec![Box::new(emulated)]);
+    let nobody = targets(&node, vec![]);
+    assert_eq!(unavailable(&mut looker, &nobody), None);
+    device.signal(Signal::SIGKILL);
+    let lost = until("it is lost", || unavailable(&mut looker, &nobody));
+    assert_eq!(lost, Some((Sms(132), device.gpu().memory)));
+    let mut told = false;
+    let back = until("it is back", || {
+        // A process that is just ending hangs up before it is gone: told from the next look on.
+        let mut troubles = looker.troubles().iter();
+        told |= troubles.any(|t| t.contains("is lost") && t.contains("being started again"));
+        unavailable(&mut looker, &nobody)
+    });
+    assert_eq!(back, None);
+    assert!(told, "a person is told that it is being started");
+    let new = Admin::connect(&device.socket()).unwrap().gpu().unwrap();
+    kill(Pid::from_raw(new.device_pid as i32), Signal::SIGKILL).unwrap();
+    assert_ne!(new.device_pid as i32, device.pid);
+    assert!(looker.troubles().is_empty(), "{:?}", looker.troubles());
+}
+
+#[test]
+fn a_loss_is_told_again_until_the_ledger_knows_it() {
+    let device = Device::start();
+    let node = device.node();
+    let mut looker = device.looker(GpuMode::Enforce);
+    let mut wanted = targets(&node, vec![]);
+    device.signal(Signal::SIGTERM);
+    let lost = until("it is lost", || unavailable(&mut looker, &wanted));
+    assert_eq!(
+        unavailable(&mut looker, &wanted),
+        None,
+        "it may be on its way"
+    );
+    // The command met a full disk: the ledger still grants what is not there.
+    let again = until("it is told again", || unavailable(&mut looker, &wanted));
+    assert_eq!(again, lost);
+    wanted.unavailable.gpus.extend(again.map(|all| (GPU, all)));
+    let known = std::time::Instant::now();
+    until("longer than until it would be told again", || {
+        let told = unavailable(&mut looker, &wanted);
+        assert_eq!(told, None, "what the ledger knows is not told");
+        (known.elapsed() > std::time::Duration::from_millis(1_200)).then_some(())
+    });
 }
 
 #[test]

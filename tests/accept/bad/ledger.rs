@@ -1,22 +1,27 @@
-//! Ledgers that are taken, newer, corrupt, read-only, or on a full disk.
+//! Ledgers that are taken, newer, corrupt or read-only: the daemon does not start, says why, changes nothing, and has
+//! lost nothing once the cause is gone.
 use std::fs;
 use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use evenkeel_proto::v1 as pb;
-use evenkeel_proto::v1::lease_service_client::LeaseServiceClient;
 use nix::mount::{MsFlags, mount};
-use tonic::transport::Channel;
-use tonic::{Code, Status};
 
-use super::{case, refused};
+use super::calls::{Calls, right};
+use super::case;
 use crate::daemon::{Daemon, SYNTHETIC};
 use crate::disk::SmallDisk;
-use crate::load::{connect, request};
+use crate::load::request;
 use crate::row::Row;
 
+/// Leases in a ledger before it is harmed: several pages of the file.
+const LEASES: usize = 200;
+/// Bytes of one page.
+const PAGE: usize = 4096;
+
 pub(super) async fn measure() -> Vec<Row> {
+    let asked = "refuses to start and says so; the file is untouched; undone, all leases are there";
     vec![
         case(
             "a second daemon on the ledger",
@@ -26,49 +31,39 @@ pub(super) async fn measure() -> Vec<Row> {
         .await,
         case(
             "a newer schema",
-            "refuses to start, says so",
-            patched("newer", 60, &999u32.to_be_bytes()),
+            asked,
+            // The user_version of the file's header.
+            patched("schema", 60, &999u32.to_be_bytes()),
         )
         .await,
         case(
             "a file that is no database",
-            "refuses to start, says so",
-            patched("no database", 0, b"not a database.."),
+            asked,
+            patched("not a ledger", 0, b"not a database.."),
         )
         .await,
         case(
             "a corrupt database",
-            "refuses to start, says so",
-            patched("corrupt", 4096, &[0xa5; 8192]),
+            asked,
+            patched("damaged", PAGE as u64, &[0xa5; 2 * PAGE]),
         )
         .await,
-        case(
-            "a read-only ledger",
-            "refuses to start, says so",
-            read_only(),
-        )
-        .await,
-        case(
-            "a full disk",
-            "grants refused; renew, release, expire served; recovers by itself",
-            full(),
-        )
-        .await,
+        case("a read-only ledger", asked, read_only()).await,
     ]
 }
 
-async fn second() -> anyhow::Result<String> {
-    let daemon = Daemon::start(SYNTHETIC).await?;
+/// A daemon that must not start; what it said, which has to contain `word`.
+fn refuses(daemon: &Daemon, word: &str) -> anyhow::Result<String> {
     let (code, said) = daemon.run_to_end()?;
     ensure!(
         code.is_some_and(|c| c != 0 && c != 124),
         "it ended with {code:?}: {said}"
     );
-    connect(&daemon.socket())
-        .await?
-        .acquire_lease(request())
-        .await
-        .context("the first daemon")?;
+    ensure!(
+        !said.contains("panicked") && !said.contains("Err("),
+        "it says what no user understands: {said}"
+    );
+    ensure!(said.contains(word), "it does not say {word:?}: {said}");
     Ok(short(&said))
 }
 
@@ -81,169 +76,83 @@ fn short(said: &str) -> String {
         .collect()
 }
 
-/// Writes over a part of the ledger's file and expects a refusal that says so.
-async fn patched(what: &str, at: u64, bytes: &[u8]) -> anyhow::Result<String> {
-    let dir = tempfile::tempdir()?;
-    let mut daemon = Daemon::in_folder(dir.path(), SYNTHETIC).await?;
-    let mut client = connect(&daemon.socket()).await?;
-    for _ in 0..200 {
-        client.acquire_lease(request()).await?;
+async fn second() -> anyhow::Result<String> {
+    let daemon = Daemon::start(SYNTHETIC).await?;
+    let mut calls = Calls::connect(&daemon.socket()).await?;
+    let lease = calls.grant(request()).await?;
+    let said = refuses(&daemon, "another daemon")?;
+    let renewed = calls.renew(right(&lease)).await?;
+    ensure!(renewed.status() == pb::RenewStatus::Renewed, "{renewed:?}");
+    // On a new connection, too: the second one has not taken the socket away.
+    let mut calls = Calls::connect(&daemon.socket()).await?;
+    calls.grant(request()).await.context("the first daemon")?;
+    Ok(said)
+}
+
+/// A ledger with many leases, whose daemon has stopped; and their ids.
+async fn filled(dir: &Path) -> anyhow::Result<(Daemon, Vec<u64>)> {
+    let mut daemon = Daemon::in_folder(dir, SYNTHETIC).await?;
+    let mut calls = Calls::connect(&daemon.socket()).await?;
+    let mut leases = Vec::new();
+    for _ in 0..LEASES {
+        leases.push(calls.grant(request()).await?.id);
     }
     daemon.stop().await?;
+    Ok((daemon, leases))
+}
+
+/// Starts it again: nothing is lost.
+async fn all_there(daemon: &mut Daemon, leases: &[u64]) -> anyhow::Result<()> {
+    daemon.spawn().await.context("after the cause was undone")?;
+    let mut calls = Calls::connect(&daemon.socket()).await?;
+    let now = calls.leases.list_leases(pb::ListLeasesRequest::default());
+    let now: Vec<u64> = now
+        .await?
+        .into_inner()
+        .leases
+        .iter()
+        .map(|l| l.id)
+        .collect();
+    ensure!(
+        now == leases,
+        "there were {} leases and are {}",
+        leases.len(),
+        now.len()
+    );
+    Ok(())
+}
+
+/// Writes over a part of the ledger's file and expects a refusal that says so.
+async fn patched(word: &str, at: u64, bytes: &[u8]) -> anyhow::Result<String> {
+    let dir = tempfile::tempdir()?;
+    let (mut daemon, leases) = filled(dir.path()).await?;
     let ledger = dir.path().join("ledger").join("evenkeel.db");
+    let whole = fs::read(&ledger)?;
+    ensure!(
+        whole.len() > at as usize + bytes.len(),
+        "the ledger is too small to be harmed there"
+    );
     let file = fs::OpenOptions::new().write(true).open(&ledger)?;
     file.write_all_at(bytes, at)?;
-    let before = fs::read(&ledger)?;
-    let (code, said) = daemon.run_to_end()?;
-    ensure!(
-        code.is_some_and(|c| c != 0 && c != 124),
-        "{what}: it ended with {code:?}: {said}"
-    );
-    ensure!(
-        !said.contains("panicked") && !said.contains("Err("),
-        "{what}: {said}"
-    );
-    ensure!(fs::read(&ledger)? == before, "{what}: the file was changed");
-    Ok(short(&said))
+    let harmed = fs::read(&ledger)?;
+    let said = refuses(&daemon, word)?;
+    ensure!(fs::read(&ledger)? == harmed, "the file was changed");
+    fs::write(&ledger, &whole)?;
+    all_there(&mut daemon, &leases).await?;
+    Ok(said)
 }
 
 async fn read_only() -> anyhow::Result<String> {
     let disk = SmallDisk::new(64)?;
-    let mut daemon = Daemon::in_folder(disk.path(), SYNTHETIC).await?;
-    daemon.stop().await?;
+    let (mut daemon, leases) = filled(disk.path()).await?;
+    remount(disk.path(), MsFlags::MS_RDONLY)?;
+    let said = refuses(&daemon, "can only be read")?;
+    remount(disk.path(), MsFlags::empty())?;
+    all_there(&mut daemon, &leases).await?;
+    Ok(said)
+}
+
+fn remount(dir: &Path, how: MsFlags) -> anyhow::Result<()> {
     let none = None::<&str>;
-    mount(
-        none,
-        disk.path(),
-        none,
-        MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY,
-        none,
-    )
-    .context("cannot remount read-only")?;
-    let (code, said) = daemon.run_to_end()?;
-    ensure!(
-        code.is_some_and(|c| c != 0 && c != 124),
-        "it ended with {code:?}: {said}"
-    );
-    Ok(short(&said))
-}
-
-type Client = LeaseServiceClient<Channel>;
-
-async fn grant(
-    client: &mut Client,
-    asked: pb::AcquireLeaseRequest,
-) -> anyhow::Result<pb::LeaseRef> {
-    let lease = client
-        .acquire_lease(asked)
-        .await?
-        .into_inner()
-        .lease
-        .context("no lease")?;
-    Ok(pb::LeaseRef {
-        lease_id: lease.id,
-        fence: lease.fence,
-    })
-}
-
-async fn full() -> anyhow::Result<String> {
-    let disk = SmallDisk::new(512)?;
-    let daemon = Daemon::in_folder(disk.path(), SYNTHETIC).await?;
-    let mut client = connect(&daemon.socket()).await?;
-    let mut held = Vec::new();
-    for _ in 0..20 {
-        held.push(grant(&mut client, request()).await?);
-    }
-    let brief = pb::AcquireLeaseRequest {
-        ttl_ms: 3_000,
-        ..request()
-    };
-    let brief = grant(&mut client, brief).await?;
-    disk.fill()?;
-    let status = first_refusal(&mut client).await?;
-    ensure!(status.code() == Code::Unavailable, "{status}");
-    served(&mut client, &held).await?;
-    ended(&mut client, brief.lease_id)
-        .await
-        .context("an expiry on a full disk")?;
-    disk.free()?;
-    let start = Instant::now();
-    while client.acquire_lease(request()).await.is_err() {
-        ensure!(
-            start.elapsed() < Duration::from_secs(30),
-            "grants did not come back by themselves"
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(format!(
-        "{}; back {:.1} s after space was",
-        status.message(),
-        start.elapsed().as_secs_f64()
-    ))
-}
-
-/// Asks until it is refused: the write-ahead log may still have room that it took before.
-async fn first_refusal(client: &mut Client) -> anyhow::Result<Status> {
-    let start = Instant::now();
-    loop {
-        if let Err(status) = client.acquire_lease(request()).await {
-            return Ok(status);
-        }
-        ensure!(
-            start.elapsed() < Duration::from_secs(60),
-            "grants go on although the disk is full"
-        );
-    }
-}
-
-/// On the full disk: all are renewed, the first ten are given back.
-async fn served(client: &mut Client, held: &[pb::LeaseRef]) -> anyhow::Result<()> {
-    let renewed = client
-        .renew_leases(pb::RenewLeasesRequest {
-            leases: held.to_vec(),
-        })
-        .await?
-        .into_inner();
-    let counted = renewed
-        .results
-        .iter()
-        .all(|r| r.status() == pb::RenewStatus::Renewed);
-    ensure!(counted, "{renewed:?}");
-    for lease in &held[..10] {
-        let release = pb::ReleaseLeaseRequest {
-            lease_id: lease.lease_id,
-            fence: lease.fence,
-        };
-        client
-            .release_lease(release)
-            .await
-            .context("a release on a full disk")?;
-    }
-    Ok(())
-}
-
-async fn ended(client: &mut Client, lease_id: u64) -> anyhow::Result<()> {
-    let start = Instant::now();
-    loop {
-        match client.get_lease(pb::GetLeaseRequest { lease_id }).await {
-            Ok(l)
-                if l.get_ref()
-                    .lease
-                    .as_ref()
-                    .is_some_and(|l| l.phase() == pb::LeasePhase::Ended) =>
-            {
-                return Ok(());
-            }
-            Err(_) => {
-                refused(
-                    client.get_lease(pb::GetLeaseRequest { lease_id }).await,
-                    Code::FailedPrecondition,
-                )
-                .map(drop)?;
-                return Ok(());
-            }
-            Ok(_) => ensure!(start.elapsed() < Duration::from_secs(60), "it lives on"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    mount(none, dir, none, MsFlags::MS_REMOUNT | how, none).context("cannot remount")
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use evenkeel_client::{
     Attached, DirectiveKind, Error, GpuAsk, GuardEvent, GuardOptions, GuardState, LeaseRef,
     LeaseRequest, RenewalStatus, ResizeMode, SmAsk, blocking,
@@ -13,6 +13,7 @@ use evenkeel_gpu::Client as Gpu;
 use evenkeel_gpu::client::{ContextOptions, ENV_SOCKET, parse_memory_limit, parse_percentage};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
+use tonic::Code;
 
 use super::{client, observer, profiles, replan};
 
@@ -37,28 +38,20 @@ pub(crate) struct WorkerArgs {
     /// Reads caps and affinities back.
     #[arg(long)]
     observe: bool,
-    /// Holds one core until it is told that it has lost it.
-    #[arg(long)]
-    hold: bool,
 }
+
+/// How the logs of those that hold leases begin: what follows is the process.
+pub(super) const WORKER_LOGS: [&str; 2] = ["acquire-", "resize-"];
 
 /// Runs one of them.
 pub(crate) async fn worker(args: WorkerArgs) -> anyhow::Result<bool> {
     super::apart(move || {
-        if args.hold {
-            return hold(&args.socket);
-        }
-        let name = format!(
-            "{}-{}.log",
-            if args.acquire {
-                "a"
-            } else if args.resize {
-                "r"
-            } else {
-                "x"
-            },
-            std::process::id()
-        );
+        let role = match (args.acquire, args.resize) {
+            (true, _) => WORKER_LOGS[0],
+            (_, true) => WORKER_LOGS[1],
+            _ => "other-",
+        };
+        let name = format!("{role}{}.log", std::process::id());
         let mut log = Log {
             file: File::create(args.dir.join(name))?,
             dir: args.dir.clone(),
@@ -130,35 +123,51 @@ fn context(attached: &Attached, role: &str) -> anyhow::Result<Option<Gpu>> {
 /// What a worker did.
 #[derive(Default)]
 struct Did {
-    grants: u64,
     renewals: u64,
     releases: u64,
+}
+
+/// The most that one lease asks for: so that four workers together want more than a GPU has.
+const SMS_MOST: u32 = 60;
+const GIB_MOST: u64 = 36;
+/// How long the daemon may take until a worker is where it belongs.
+const ACTIVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Whether there is just no room now; anything else that is no lease is a fault.
+fn no_room(error: &Error) -> bool {
+    let code = error.rejection().map(|r| r.code);
+    matches!(
+        code,
+        Some(Code::ResourceExhausted | Code::FailedPrecondition)
+    )
 }
 
 fn acquire(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
     let client = client(&args.socket)?;
     let mut rng = SmallRng::seed_from_u64(args.index as u64);
     let mut did = Did::default();
-    let mut seen = std::collections::BTreeSet::new();
     while !log.stopped() {
         let ask = GpuAsk {
             gpu: Some(1),
-            sms: SmAsk::Count(rng.random_range(2..=12)),
-            memory_bytes: rng.random_range(1..=4) << 30,
+            sms: SmAsk::Count(rng.random_range(2..=SMS_MOST)),
+            memory_bytes: rng.random_range(1..=GIB_MOST) << 30,
         };
         let mut asked = LeaseRequest::amounts(rng.random_range(0..=1), vec![ask]);
         asked.ttl = Some(Duration::from_secs(20));
-        let Ok(lease) = patiently(|| client.acquire(&asked)) else {
-            std::thread::sleep(Duration::from_millis(5)); // no room just now
-            continue;
+        let lease = match patiently(|| client.acquire(&asked)) {
+            Ok(lease) => lease,
+            Err(e) => {
+                let request = asked.request_id;
+                log.say(&if no_room(&e) {
+                    format!("refused {request}")
+                } else {
+                    format!("complaint answer: acquire {request}: {e}")
+                });
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
         };
-        did.grants += 1;
-        if !seen.insert(lease.id) {
-            log.say(&format!(
-                "complaint twice: {} came for two requests",
-                lease.id
-            ));
-        }
+        log.say(&format!("ack {} {}", asked.request_id, lease.id));
         match attach(&client, lease.handle()) {
             Ok(attached) => {
                 let span = Duration::from_millis(rng.random_range(20..200));
@@ -170,14 +179,8 @@ fn acquire(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
             )),
         }
     }
-    let Did {
-        grants,
-        renewals,
-        releases,
-    } = did;
-    log.say(&format!(
-        "grants {grants}\nrenewals {renewals}\nreleases {releases}"
-    ));
+    let Did { renewals, releases } = did;
+    log.say(&format!("renewals {renewals}\nreleases {releases}"));
     Ok(())
 }
 
@@ -200,11 +203,13 @@ fn use_and_release(
     did: &mut Did,
     log: &mut Log,
 ) -> anyhow::Result<()> {
-    let (id, cores) = (attached.lease.id, attached.lease.target.cores.to_string());
+    let (id, cpus) = (attached.lease.id, attached.lease.target.cpus.to_string());
     let gpu = context(attached, "acquire")?;
     let mark = log.dir.join(format!("core-{}-{id}", std::process::id()));
-    if active(client, id) && !cores.is_empty() {
-        fs::write(&mark, cores)?;
+    match active(client, id) {
+        Ok(()) if !cpus.is_empty() => fs::write(&mark, cpus)?,
+        Ok(()) => {}
+        Err(e) => log.say(&format!("complaint answer: {e}")),
     }
     let end = Instant::now() + span;
     while Instant::now() < end {
@@ -224,16 +229,18 @@ fn use_and_release(
 }
 
 /// Waits until the daemon has bound us.
-fn active(client: &blocking::Client, id: u64) -> bool {
+fn active(client: &blocking::Client, id: u64) -> Result<(), String> {
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(5) {
+    loop {
         match patiently(|| client.lease(id)) {
-            Ok(l) if l.phase == evenkeel_client::LeasePhase::Active => return true,
+            Ok(l) if l.phase == evenkeel_client::LeasePhase::Active => return Ok(()),
+            Ok(l) if start.elapsed() > ACTIVE_WITHIN => {
+                return Err(format!("lease {id} is {} for ever", l.phase.as_str()));
+            }
             Ok(_) => std::thread::sleep(Duration::from_millis(5)),
-            Err(_) => return false,
+            Err(e) => return Err(format!("lease {id} cannot be looked at: {e}")),
         }
     }
-    false
 }
 
 fn resized(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
@@ -249,8 +256,12 @@ fn resized(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
             ..GuardOptions::default()
         },
     )?;
+    log.say(&format!(
+        "ack {} {}",
+        asked.request_id, worker.attached.lease.id
+    ));
     let gpu = context(&worker.attached, stage)?.context("the stage has no GPU share")?;
-    let (mut resizes, mut renewals) = (0u64, 0u64);
+    let mut resizes = 0u64;
     while !log.stopped() {
         match worker.guard.wait_event(Duration::from_millis(50)) {
             Some(GuardEvent::Directive(d)) if d.kind == DirectiveKind::Target => {
@@ -265,12 +276,12 @@ fn resized(args: &WorkerArgs, log: &mut Log) -> anyhow::Result<()> {
                 ));
                 break;
             }
-            _ => renewals += 1,
+            _ => {}
         }
     }
     drop(gpu);
     drop(worker);
-    log.say(&format!("resizes {resizes}\nbeats {renewals}"));
+    log.say(&format!("resizes {resizes}"));
     Ok(())
 }
 
@@ -284,33 +295,10 @@ fn pull(args: &WorkerArgs, log: &Log) -> anyhow::Result<()> {
         } else {
             (2.0, 1.0)
         };
+        // A call in which the daemon is killed may fail; the next one pulls again.
         let _ = profiles(&client, a, b);
         let _ = patiently(|| replan(&client));
         std::thread::sleep(Duration::from_millis(150));
     }
     Ok(())
-}
-
-/// Holds a core, says so, renews until refused, says so, and stays.
-#[allow(clippy::print_stdout, reason = "its parent reads what it says")]
-fn hold(socket: &Path) -> anyhow::Result<bool> {
-    let client = client(socket)?;
-    let lease = client.acquire(&LeaseRequest::amounts(1, vec![]).ttl(Duration::from_secs(1)))?;
-    let attached = client.attach(lease.handle())?;
-    if !active(&client, lease.id) {
-        bail!("the lease did not become active");
-    }
-    println!("held {}", lease.id);
-    loop {
-        std::thread::sleep(Duration::from_millis(200));
-        match client.renew(&[attached.lease.handle()]) {
-            Ok(r) if r.iter().all(|r| r.status == RenewalStatus::Renewed) => {}
-            Ok(r) => {
-                println!("refused {:?}", r.first().map(|r| r.status));
-                std::thread::sleep(Duration::from_secs(120));
-                return Ok(false);
-            }
-            Err(_) => {}
-        }
-    }
 }

@@ -1,10 +1,15 @@
-//! A lease service that remembers nothing and answers at once.
+//! A lease service that remembers nothing and answers at once: grants, releases, and renewals on a session.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_proto::v1 as pb;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
+
+/// Answers of a session that may wait for its reader: as many as the daemon lets wait.
+const WAITING: usize = 8;
 
 /// See the module's text.
 #[derive(Default)]
@@ -82,15 +87,36 @@ impl pb::lease_service_server::LeaseService for Bare {
     ) -> Answer<pb::ClearLeaseResponse> {
         Err(unused())
     }
-    type SessionStream = tokio_stream::Empty<Result<pb::SessionResponse, Status>>;
+    type SessionStream = ReceiverStream<Result<pb::SessionResponse, Status>>;
     async fn session(
         &self,
-        _: Request<tonic::Streaming<pb::SessionRequest>>,
+        frames: Request<tonic::Streaming<pb::SessionRequest>>,
     ) -> Answer<Self::SessionStream> {
-        Err(unused())
+        let (down, answers) = mpsc::channel(WAITING);
+        let mut up = frames.into_inner();
+        tokio::spawn(async move {
+            while let Ok(Some(frame)) = up.message().await {
+                let answer = pb::SessionResponse {
+                    renewals: frame.renew.iter().map(renewed).collect(),
+                    ..Default::default()
+                };
+                if down.send(Ok(answer)).await.is_err() {
+                    return; // the client is gone
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(answers)))
+    }
+}
+
+fn renewed(lease: &pb::LeaseRef) -> pb::RenewResult {
+    pb::RenewResult {
+        lease_id: lease.lease_id,
+        status: pb::RenewStatus::Renewed.into(),
+        remaining_ms: 30_000,
     }
 }
 
 fn unused() -> Status {
-    Status::unimplemented("the ceiling measures acquire and release only")
+    Status::unimplemented("the ceiling measures acquire, release and renewals on a session only")
 }

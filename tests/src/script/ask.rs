@@ -39,12 +39,8 @@ impl Script {
             body: BodyHash(1),
             ask,
             enforced: true,
-            resize: if words.flag("live") {
-                Resize::Live
-            } else {
-                Resize::Restart
-            },
-            processes: 1,
+            resize: words.flag("live").then_some(Resize::Live),
+            processes: words.number("processes")?.map(|n| n as u32),
             ttl: Millis(words.millis("ttl")?.unwrap_or(30_000)),
             wait: words.flag("wait"),
             priority: words.number("priority")?.unwrap_or(0) as i32,
@@ -224,13 +220,15 @@ impl Script {
         Ok(())
     }
 
-    /// A job of a simulation and a training stage, one worker each.
+    /// A job of a generation and a training stage, one worker each.
     pub(super) fn submit(&mut self, words: &mut Words) -> Result<(), Mistake> {
         let job = words.next()?;
         let tenant = words.text("tenant").unwrap_or_else(|| "alice".into());
         self.requests += 1;
         let most = words.number("cores")?.unwrap_or(4) as u32;
         let sms = Sms(words.number("sms")?.unwrap_or(64) as u32);
+        let mut least = |key| Ok(Sms(words.number(key)?.unwrap_or(4) as u32));
+        let (gen_least, train_least) = (least("gen_least")?, least("train_least")?);
         let stage = |n: &str, role, cores, sms: (Sms, Sms), memory| {
             Ok(StageSpec {
                 name: name(n)?,
@@ -251,14 +249,14 @@ impl Script {
                 "gen",
                 Role::Generation,
                 (1, most),
-                (Sms(4), sms),
+                (gen_least, sms),
                 Bytes::gib(4),
             )?,
             stage(
                 "train",
                 Role::Training,
                 (1, most),
-                (Sms(4), sms),
+                (train_least, sms),
                 Bytes::gib(4),
             )?,
         ];

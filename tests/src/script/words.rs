@@ -139,6 +139,11 @@ pub(super) fn reply(reply: &Reply) -> String {
         Reply::Lease(l) => lease(l),
         Reply::Waiting(id) => format!("{id} waits"),
         Reply::Job(id) => format!("{id}"),
+        Reply::Cancelled { job, told } if told.is_empty() => format!("{job} is over"),
+        Reply::Cancelled { job, told } => {
+            let told: Vec<String> = told.iter().map(ToString::to_string).collect();
+            format!("{job} is over; told to give back: {}", told.join(", "))
+        }
         Reply::Points(n) => format!("{n} points"),
         Reply::Done => "done".to_owned(),
     }
@@ -155,6 +160,7 @@ pub(super) fn event(event: &Event) -> String {
             id,
             generation,
             target,
+            ..
         } => format!("{id}: {generation}, {}", vector(target)),
         Event::LeaseHeld { id, held } => format!("{id}: {}", vector(held)),
         Event::LeaseQuarantined { id, fence, cause } => format!("{id}: {fence}, {cause:?}"),

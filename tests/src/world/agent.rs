@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_core::command::{Acquire, Caller, Command, Rejection, Reply};
 use evenkeel_core::converge::{Directive, Order};
-use evenkeel_core::grant::{GpuShare, Member, Resize, Vector};
+use evenkeel_core::grant::{GpuShare, Member, Vector};
 use evenkeel_core::id::{Fence, Generation, GpuId, LeaseId, Name};
 use evenkeel_core::lease::{Holder, Lease, Phase};
 
@@ -51,7 +51,6 @@ pub struct Agent {
     applied: Generation,
     env: BTreeMap<GpuId, GpuShare>,
     cores: u32,
-    resize: Resize,
     ttl: u64,
     until: u64,
     steps: u64,
@@ -82,7 +81,6 @@ impl Agent {
             applied: Generation(0),
             env: BTreeMap::new(),
             cores: 0,
-            resize: Resize::Restart,
             ttl: 5_000,
             until: 0,
             steps: 0,
@@ -201,7 +199,7 @@ impl Agent {
             member,
             (self.me as u64, self.requests),
         );
-        (self.ttl, self.resize) = (wish.ttl.0.clamp(500, 60_000), wish.resize);
+        self.ttl = wish.ttl.0.clamp(500, 60_000);
         self.deaf = turn.chance(&mut self.rng, turn.swarm.worker.deaf);
         self.lies = turn.chance(&mut self.rng, turn.swarm.worker.lie);
         self.send(turn, Command::Acquire(Box::new(wish.clone())));
@@ -488,6 +486,8 @@ impl Agent {
             return;
         }
         match &directive.order {
+            // Given back, or simply gone.
+            Order::Release if self.rng.chance(600) => self.release(turn),
             Order::Release => self.exit(turn),
             Order::Drain => {
                 if self.rng.chance(300) {

@@ -60,6 +60,12 @@ pub fn missing(counts: &Counts) -> Vec<String> {
         ("crash", "with a restart of the machine"),
         ("handle", "renewed"),
         ("handle", "closing"),
+        ("told", "target"),
+        ("told", "restart"),
+        ("told", "release"),
+        ("told", "drain"),
+        ("cancel", "given back"),
+        ("cancel", "taken after the grace"),
         ("fault", "stall"),
         ("fault", "a device hangs"),
     ];

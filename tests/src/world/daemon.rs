@@ -3,6 +3,7 @@ use evenkeel_core::command::{Command, Rejection, Reply};
 use evenkeel_core::decide::Answer;
 use evenkeel_core::event::Event;
 use evenkeel_core::invariant::Violation;
+use evenkeel_core::lease::Cause;
 use evenkeel_core::state::Durable;
 use evenkeel_core::unit::Millis;
 use evenkeeld::handle::{Failure, Renewed, verdict};
@@ -107,7 +108,10 @@ impl World {
             return Ok(Kind::Happened);
         }
         let command = match what {
-            What::Command(command) => command,
+            What::Command(command) => {
+                self.truth.asked(&command);
+                command
+            }
             What::Renew(caller, lease, fence) => {
                 let now = self.clock();
                 match self.shell.renew(&caller, lease, fence, now) {
@@ -336,6 +340,15 @@ impl World {
         self.committed += 1;
         for event in &events {
             self.counts.add("event", event.kind());
+            let told = event.lease().is_some_and(|id| self.truth.was_told(id));
+            match event {
+                Event::LeaseDraining { .. } if told => self.counts.add("cancel", "given back"),
+                Event::LeaseQuarantined {
+                    cause: Cause::Revoked,
+                    ..
+                } if told => self.counts.add("cancel", "taken after the grace"),
+                _ => {}
+            }
             self.trace
                 .line(self.now, format_args!("{} {}", event.kind(), detail(event)));
         }
@@ -435,8 +448,10 @@ fn detail(event: &Event) -> String {
             id,
             generation,
             target,
+            batch,
         } => {
-            format!("{id} {generation} cores {} {:?}", target.cores, target.gpus)
+            let (cores, gpus) = (&target.cores, &target.gpus);
+            format!("{id} {generation} cores {cores} {gpus:?} batch {batch}")
         }
         Event::LeaseHeld { id, held } => format!("{id} cores {} {:?}", held.cores, held.gpus),
         Event::LeaseAttached { id, fence, holder } => format!("{id} {fence} by {}", holder.pid),

@@ -2,7 +2,7 @@
 use evenkeel_core::balance::{Busy, Report};
 use evenkeel_core::command::{Acquire, Caller, Command};
 use evenkeel_core::curve::{Point, ProfileKey};
-use evenkeel_core::grant::{Ask, GpuAsk, Member, Resize, SmAsk, Vector};
+use evenkeel_core::grant::{Ask, GpuAsk, Member, SmAsk, Vector};
 use evenkeel_core::id::{
     BodyHash, Fence, Generation, JobId, LeaseId, Name, RequestId, StageId, WorkerId,
 };
@@ -177,8 +177,8 @@ impl World {
                 gpus: vec![],
             },
             enforced: d.node().kind == PoolKind::Local,
-            resize: Resize::Live,
-            processes: 1,
+            resize: None,
+            processes: None,
             ttl: Millis(3_000),
             wait: rng.chance(300),
             priority: 5,

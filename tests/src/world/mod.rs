@@ -28,6 +28,7 @@ pub mod wish;
 
 use std::collections::BTreeMap;
 
+use evenkeel_core::converge::Order;
 use evenkeel_core::grant::Member;
 use evenkeel_core::id::{GpuId, JobId, StageId, WorkerId};
 use evenkeel_core::invariant::Violation;
@@ -168,7 +169,7 @@ impl World {
             fate: shell::Fate::Durable,
             chance: root.branch("chance", 0),
             shell: Shell::new(swarm.settings, swarm.planted),
-            truth: Truth::new(swarm.settings.grace),
+            truth: Truth::new(&swarm.settings),
             hw: Hardware::new(swarm.node.shared_cpus()),
             node: swarm.node.clone(),
             models: vec![None; drivers.len()],
@@ -353,6 +354,9 @@ impl World {
     fn hear(&mut self, who: Who, token: u64, said: &Said) {
         self.trace
             .line(self.now, format_args!("{who:?} hears {}", brief(said)));
+        if let Said::Renewed(Some(directive)) = said {
+            self.counts.add("told", told(&directive.order));
+        }
         match who {
             Who::Agent(i) => self.turn(|turn, p| p.agents[i].hear(turn, token, said)),
             Who::Driver(i) => {
@@ -448,6 +452,15 @@ impl Happening {
                 | Self::Look { .. }
                 | Self::Apply { .. }
         )
+    }
+}
+
+const fn told(order: &Order) -> &'static str {
+    match order {
+        Order::Target { .. } => "target",
+        Order::Restart { .. } => "restart",
+        Order::Release => "release",
+        Order::Drain => "drain",
     }
 }
 

@@ -42,11 +42,13 @@ pub enum Planted {
     GoneWithoutTheGpu,
     /// A renewal that waits for a verdict is told that its lease is lost when the daemon ends.
     LostWhenStopping,
+    /// A cancelled job's workers lose their leases before they are told.
+    CancelTakesAtOnce,
 }
 
 impl Planted {
     /// All of them, with the invariant that has to notice.
-    pub const ALL: [(Self, &'static str); 18] = [
+    pub const ALL: [(Self, &'static str); 19] = [
         (Self::ReplyBeforeCommit, "nothing_is_said_before_its_commit"),
         (Self::ExpiredFreedAtOnce, "freed_only_when_proved_gone"),
         (Self::GrowBeforeShrink, "reality_is_counted"),
@@ -74,6 +76,7 @@ impl Planted {
         (Self::DowntimeCounted, "a_restart_gives_one_ttl"),
         (Self::GoneWithoutTheGpu, "freed_only_when_proved_gone"),
         (Self::LostWhenStopping, "only_what_is_over_is_lost"),
+        (Self::CancelTakesAtOnce, "a_cancelled_worker_is_told_first"),
     ];
     /// By its name.
     pub fn named(name: &str) -> Option<Self> {

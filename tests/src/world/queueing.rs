@@ -1,9 +1,14 @@
 //! Order and justice of the queue, by brute force: who may go first, and whether a refusal was true.
+use std::cmp::Reverse;
+
+use evenkeel_core::allocate::{Inputs, Room, plan};
 use evenkeel_core::command::{Acquire, Rejection};
+use evenkeel_core::cpuset::CpuSet;
+use evenkeel_core::decide::job::{profiles_of, settled};
 use evenkeel_core::grant::{Ask, GpuAsk, SmAsk};
 use evenkeel_core::id::{GpuId, JobId, LeaseId};
-use evenkeel_core::job::{JobPhase, Plan};
-use evenkeel_core::lease::Lease;
+use evenkeel_core::job::{Job, JobPhase, Plan, StageSpec};
+use evenkeel_core::lease::{Lease, Phase};
 use evenkeel_core::node::{Gpu, GpuMode};
 use evenkeel_core::state::{Durable, slot};
 use evenkeel_core::unit::{Bytes, Sms};
@@ -66,18 +71,123 @@ fn could_fit(d: &Durable, cores: u32, gpus: &[GpuAsk]) -> bool {
     cores <= d.node().leasable_cores().len() && gpus_fit(d, gpus, &all, 0)
 }
 
-/// An entry of the queue that waits for a kind of resource that these amounts use.
-fn waits_for_the_same(entry: &Lease, cores: bool, on: impl Fn(Option<GpuId>) -> bool) -> bool {
-    match &entry.ask {
-        Ask::Alone { cores: n, gpus } => (*n > 0 && cores) || gpus.iter().any(|g| on(g.gpu)),
-        Ask::Stage(_) => false,
+/// Who waits for room.
+#[derive(Clone, Copy, Debug)]
+enum Entry<'a> {
+    Lease(&'a Lease),
+    Job(&'a Job),
+}
+
+impl<'a> Entry<'a> {
+    /// By priority, then by arrival; a job that came before a lease has the number that this lease got.
+    fn place(&self) -> (Reverse<i32>, LeaseId, u8, u64) {
+        match self {
+            Self::Lease(l) => (Reverse(l.priority), l.id, 1, l.id.0),
+            Self::Job(j) => (Reverse(j.spec.priority), j.arrival, 0, j.id.0),
+        }
+    }
+    /// The job that waits: itself, or the parked one whose worker it is.
+    fn job(&self, d: &'a Durable) -> Option<&'a Job> {
+        match self {
+            Self::Job(j) => Some(j),
+            Self::Lease(l) => match l.ask {
+                Ask::Stage(m) => d.jobs().get(&m.job).filter(|j| j.phase == JobPhase::Parked),
+                Ask::Alone { .. } => None,
+            },
+        }
+    }
+    /// Whether it may take a kind of resource that these amounts use.
+    fn wants(&self, d: &Durable, cores: bool, on: impl Fn(Option<GpuId>) -> bool) -> bool {
+        if let Some(job) = self.job(d) {
+            let stages = &job.spec.stages;
+            let gpu = |s: &StageSpec| s.sms.1 > Sms(0) || s.memory > Bytes(0);
+            let gpus = job.spec.gpu_count > 0 || stages.iter().any(gpu);
+            let named = job.spec.gpus.iter().any(|g| on(Some(*g)));
+            return stages.iter().any(|s| s.cores.1 > 0) && cores
+                || named
+                || gpus && job.spec.gpus.is_empty() && on(None);
+        }
+        match self {
+            Self::Lease(l) => match &l.ask {
+                Ask::Alone { cores: n, gpus } => {
+                    (*n > 0 && cores) || gpus.iter().any(|g| on(g.gpu))
+                }
+                Ask::Stage(_) => false,
+            },
+            Self::Job(_) => false,
+        }
+    }
+    /// Whether it would fit on all that is available: else nothing that others take delays it.
+    fn is_possible(&self, d: &Durable) -> bool {
+        if let Some(job) = self.job(d) {
+            return job_fits(d, job, &available(d), open_cores(d));
+        }
+        match self {
+            Self::Lease(l) => match &l.ask {
+                Ask::Alone { cores, gpus } => {
+                    *cores <= open_cores(d).len() && gpus_fit(d, gpus, &available(d), 0)
+                }
+                Ask::Stage(_) => false,
+            },
+            Self::Job(_) => false,
+        }
     }
 }
 
-fn before(d: &Durable, priority: i32, id: LeaseId) -> impl Iterator<Item = &Lease> {
-    d.queue().filter(move |q| {
-        q.id != id && (q.priority > priority || (q.priority == priority && q.id < id))
-    })
+fn open_cores(d: &Durable) -> CpuSet {
+    d.node().leasable_cores().difference(&d.unavailable().cores)
+}
+
+/// What can be leased of each GPU, whoever has it.
+fn available(d: &Durable) -> Free {
+    let all = d.node().gpus.iter().filter(|g| g.mode == GpuMode::Enforce);
+    let of = |g: &Gpu| {
+        let lost = d.unavailable().gpus.get(&g.id).copied();
+        let (sms, memory) = lost.unwrap_or_default();
+        (g.id, g.sms - sms, g.leasable_memory() - memory)
+    };
+    all.map(of).collect()
+}
+
+/// Whether a job that has nothing would get a plan on so much.
+fn job_fits(d: &Durable, job: &Job, gpus: &Free, cores: CpuSet) -> bool {
+    let profiles = profiles_of(d, &job.tenant, &job.spec);
+    let inputs = Inputs {
+        scale: &job.scale,
+        learned: &job.learned,
+        profiles: &profiles,
+        ..Inputs::declared(&job.spec)
+    };
+    let gpus = gpus.iter().map(|(id, sms, memory)| (*id, (*sms, *memory)));
+    let room = Room {
+        cores,
+        gpus: gpus.collect(),
+    };
+    plan(&inputs, d.node(), &room, None).is_ok()
+}
+
+/// Everybody who waits for room, in order.
+fn line(d: &Durable) -> Vec<Entry<'_>> {
+    let jobs = d.jobs().values().filter(|j| j.phase == JobPhase::Queued);
+    let leases = d.leases().values().filter(|l| l.phase == Phase::Queued);
+    let mut all: Vec<_> = leases
+        .map(Entry::Lease)
+        .chain(jobs.map(Entry::Job))
+        .collect();
+    all.sort_by_key(Entry::place);
+    all
+}
+
+/// Somebody before `end` who waits for a kind of resource that these amounts use, and could get it one day.
+fn delayed<'a>(
+    d: &'a Durable,
+    before: impl Fn(&Entry<'a>) -> bool,
+    cores: bool,
+    on: impl Fn(Option<GpuId>) -> bool,
+) -> Option<Entry<'a>> {
+    let first = line(d).into_iter().filter(before);
+    let mut wants = first.filter(|e| e.wants(d, cores, &on));
+    wants.find(|e| e.is_possible(d))
 }
 
 /// Who comes later takes nothing of what an earlier one waits for.
@@ -90,16 +200,17 @@ pub fn backfill_delays_nobody(d: &Durable, lease: &Lease) -> Verdict {
         Some(id) => lease.target.gpus.contains_key(&id),
         None => !lease.target.gpus.is_empty(),
     };
-    match before(d, lease.priority, lease.id).find(|q| waits_for_the_same(q, cores, on)) {
+    let mine = Entry::Lease(lease).place();
+    match delayed(d, |e| e.place() < mine, cores, on) {
         None => Ok(()),
-        Some(q) => broken(
+        Some(e) => broken(
             "backfill_delays_nobody",
-            format!("{} went ahead of {}", lease.id, q.id),
+            format!("{} went ahead of {e:?}", lease.id),
         ),
     }
 }
 
-/// A job is admitted on what nobody of at least its priority waits for.
+/// A job is admitted on what nobody before it waits for.
 pub fn admission_delays_nobody(d: &Durable, id: JobId, plan: &Plan) -> Verdict {
     let Some(job) = d.jobs().get(&id).filter(|j| j.phase == JobPhase::Queued) else {
         return Ok(());
@@ -107,15 +218,12 @@ pub fn admission_delays_nobody(d: &Durable, id: JobId, plan: &Plan) -> Verdict {
     let cores = plan.stages.iter().any(|s| s.cores > 0);
     let gpus = plan.stages.iter().any(|s| s.sms > Sms(0));
     let on = |gpu: Option<GpuId>| gpus && gpu.is_none_or(|g| plan.gpus.contains(&g));
-    let waiting = d.queue().filter(|q| q.priority >= job.spec.priority);
-    match waiting
-        .into_iter()
-        .find(|q| waits_for_the_same(q, cores, on))
-    {
+    let mine = Entry::Job(job).place();
+    match delayed(d, |e| e.place() < mine, cores, on) {
         None => Ok(()),
-        Some(q) => broken(
+        Some(e) => broken(
             "backfill_delays_nobody",
-            format!("{id} went ahead of {}", q.id),
+            format!("{id} went ahead of {e:?}"),
         ),
     }
 }
@@ -125,14 +233,24 @@ pub fn queue_is_served(d: &Durable) -> Verdict {
     if d.draining() {
         return Ok(());
     }
-    if let Some(head) = d.queue().next()
-        && let Ask::Alone { cores, gpus } = &head.ask
-        && fits(d, *cores, gpus)
-    {
-        return broken(
-            "queue_is_served",
-            format!("{} waits and would fit", head.id),
-        );
+    let fits_now = |e: &Entry<'_>| match e {
+        Entry::Lease(l) => match &l.ask {
+            Ask::Alone { cores, gpus } => fits(d, *cores, gpus),
+            Ask::Stage(_) => false,
+        },
+        // What a plan that is on its way will take is not for a second one.
+        Entry::Job(j) => {
+            let admitted = d.jobs().values().filter(|j| j.phase == JobPhase::Admitted);
+            let all_settled = admitted.into_iter().all(|j| settled(d, j));
+            all_settled && job_fits(d, j, &free(d), d.pool().free_cores().clone())
+        }
+    };
+    let for_room = |e: &Entry<'_>| match e {
+        Entry::Lease(l) if matches!(l.ask, Ask::Stage(_)) => e.job(d).is_some(),
+        _ => true,
+    };
+    if let Some(head) = line(d).into_iter().find(for_room).filter(fits_now) {
+        return broken("queue_is_served", format!("{head:?} waits and would fit"));
     }
     for entry in d.queue() {
         let Ask::Stage(member) = entry.ask else {
@@ -174,12 +292,13 @@ pub fn refusal_is_justified(d: &Durable, a: &Acquire, refusal: Option<&Rejection
         gpus.iter()
             .any(|g| g.gpu.is_none() || gpu.is_none() || g.gpu == gpu)
     };
-    let mine = |q: &&Lease| q.tenant == a.tenant && q.request == a.request;
-    let first = d.queue().filter(|q| q.priority >= a.priority && !mine(q));
-    if first
-        .into_iter()
-        .any(|q| waits_for_the_same(q, *cores > 0, on))
-    {
+    let first = |e: &Entry<'_>| match e {
+        Entry::Lease(l) => {
+            l.priority >= a.priority && !(l.tenant == a.tenant && l.request == a.request)
+        }
+        Entry::Job(j) => j.spec.priority >= a.priority,
+    };
+    if delayed(d, first, *cores > 0, on).is_some() {
         return Ok(());
     }
     broken(

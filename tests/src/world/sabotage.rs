@@ -4,7 +4,7 @@ use evenkeel_core::decide::fit;
 use evenkeel_core::event::Event;
 use evenkeel_core::grant::Ask;
 use evenkeel_core::id::{Fence, LeaseId, RequestId};
-use evenkeel_core::lease::{Lease, Phase};
+use evenkeel_core::lease::{Cause, Lease, Phase};
 use evenkeel_core::state::Parts;
 use evenkeel_core::step::State;
 use evenkeel_core::unit::Time;
@@ -128,6 +128,23 @@ pub fn events(
                 let granted = jump(state, lease)?;
                 all = vec![Event::LeaseGranted { lease: granted }];
             }
+        }
+        Planted::CancelTakesAtOnce => {
+            let cancelled = |e: &Event| match e {
+                Event::JobEnded { id } => Some(*id),
+                _ => None,
+            };
+            let job = all.iter().find_map(cancelled)?;
+            let leases = state.durable.leases().values().filter(|l| {
+                matches!(l.ask, Ask::Stage(m) if m.job == job)
+                    && l.phase.is_usable()
+                    && l.phase.holder().is_some()
+            });
+            all.extend(leases.map(|l| Event::LeaseQuarantined {
+                id: l.id,
+                fence: l.fence.next(),
+                cause: Cause::Revoked,
+            }));
         }
         _ => return None,
     }

@@ -369,9 +369,11 @@ impl Shell {
         let (events, answers) = settle(state, now, deed);
         if now >= self.noted_at.after(NOTE_EVERY) {
             self.noted_at = now;
-            for id in state.volatile.take_renewed() {
-                self.disk.unrenewed.remove(&id);
+            let renewed = state.volatile.renewed();
+            for id in &renewed {
+                self.disk.unrenewed.remove(id);
             }
+            state.volatile.noted(&renewed);
             self.disk.alive = state.volatile.alive(now).or(self.disk.alive);
         }
         self.owners = owners(&state.durable);

@@ -150,6 +150,7 @@ impl Swarm {
         let settings = Settings {
             ttl: Millis(5_000),
             grace: Millis(*r.pick(&[0, 500, 2_000, 10_000])),
+            release_grace: Millis(*r.pick(&[0, 2_000, 10_000, 60_000])),
             quarantine_kill: Millis(*r.pick(&[1_000, 5_000, 30_000])),
             kill_after_term: Millis(*r.pick(&[1_000, 10_000])),
             park_after: Millis(*r.pick(&[3_000, 20_000, 600_000])),
@@ -162,6 +163,9 @@ impl Swarm {
             leases_max: *r.pick(&[6, 25, 100_000]),
             queue_max: *r.pick(&[2, 10, 10_000]),
             jobs_max: *r.pick(&[1, 3, 1_000]),
+            tenant_leases_max: if seed % 5 == 1 { 4 } else { 50_000 },
+            tenant_queue_max: if seed % 5 == 2 { 1 } else { 5_000 },
+            tenant_jobs_max: if seed % 5 == 4 { 1 } else { 500 },
         };
         let mut some = |often: &[u32]| if r.chance(500) { *r.pick(often) } else { 0 };
         let worker = Workers {

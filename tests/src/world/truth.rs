@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use evenkeel_core::command::{Caller, Command, Rejection, Reply};
 use evenkeel_core::event::Event;
+use evenkeel_core::grant::Ask;
 use evenkeel_core::id::{Fence, Generation, JobId, LeaseId, Name, RequestId};
 use evenkeel_core::invariant::{Violation, violations};
+use evenkeel_core::job::ShrinkFallback;
 use evenkeel_core::lease::{Cause, End, Lease, Phase};
 use evenkeel_core::node::{Node, PoolKind};
+use evenkeel_core::settings::Settings;
 use evenkeel_core::state::{Durable, Parts};
 use evenkeel_core::unit::{Millis, Time};
 
@@ -43,7 +46,12 @@ pub struct Truth {
     pub given_up: BTreeMap<LeaseId, ()>,
     /// Leases that an admin has vouched for.
     pub cleared: BTreeMap<LeaseId, ()>,
+    /// Leases that somebody who may has asked to be taken back.
+    revoked: BTreeMap<LeaseId, ()>,
+    /// Since when the holders of a cancelled job's leases could know of it; and later by the daemon's stalls since.
+    told: BTreeMap<LeaseId, (Time, Time)>,
     grace: Millis,
+    release_grace: Millis,
     /// When the newest stall began: what was decided before it stands.
     stalled_at: Time,
     /// When this life of the daemon began.
@@ -64,7 +72,7 @@ fn nothing() -> Node {
 
 impl Truth {
     /// Nothing has happened.
-    pub fn new(grace: Millis) -> Self {
+    pub fn new(settings: &Settings) -> Self {
         Self {
             fold: Durable::new(nothing()),
             acked: BTreeMap::new(),
@@ -77,7 +85,10 @@ impl Truth {
             floors: BTreeMap::new(),
             given_up: BTreeMap::new(),
             cleared: BTreeMap::new(),
-            grace,
+            revoked: BTreeMap::new(),
+            told: BTreeMap::new(),
+            grace: settings.grace,
+            release_grace: settings.release_grace,
             stalled_at: Time(0),
             started: Time(0),
             stood_still: Millis(0),
@@ -86,6 +97,18 @@ impl Truth {
     /// Whose a lease is or was.
     pub fn owner(&self, id: LeaseId) -> Option<&Name> {
         self.owners.get(&id)
+    }
+    /// Whether a lease's holder was told that its job is over.
+    pub fn was_told(&self, id: LeaseId) -> bool {
+        self.told.contains_key(&id)
+    }
+    /// A command reached the daemon.
+    pub fn asked(&mut self, command: &Command) {
+        if let Command::Revoke { caller, lease } = command
+            && (caller.admin || self.owners.get(lease) == Some(&caller.tenant))
+        {
+            self.revoked.insert(*lease, ());
+        }
     }
     /// How a lease ended.
     pub fn end_of(&self, id: LeaseId) -> Option<End> {
@@ -120,8 +143,9 @@ impl Truth {
             }
             Event::LeaseQuarantined { id, fence, cause } => {
                 self.fence_rises(*id, *fence)?;
-                if *cause == Cause::Expired {
-                    self.may_expire(*id, at)?;
+                match cause {
+                    Cause::Expired => self.may_expire(*id, at)?,
+                    Cause::Revoked => self.may_revoke(*id, at)?,
                 }
             }
             Event::LeaseRetargeted { id, generation, .. } => {
@@ -142,6 +166,13 @@ impl Truth {
                     .get(id)
                     .is_some_and(|l| l.phase == Phase::Queued);
                 let by_time = *how == End::Abandoned && waited && !self.given_up.contains_key(id);
+                let unenforced = Phase::Active {
+                    holder: None,
+                    verified: false,
+                };
+                if *how == End::Revoked && self.phase(*id) == Some(&unenforced) {
+                    self.may_revoke(*id, at)?;
+                }
                 let quarantined = matches!(self.phase(*id), Some(Phase::Quarantined { .. }));
                 if (*how == End::Expired && !quarantined) || by_time {
                     self.may_expire(*id, at)?;
@@ -237,6 +268,36 @@ impl Truth {
         Ok(())
     }
 
+    /// A lease is taken back on somebody's word, after its job's grace, or for a shrink that its job does not wait for.
+    fn may_revoke(&self, id: LeaseId, at: Time) -> Verdict {
+        if self.revoked.contains_key(&id) {
+            return Ok(());
+        }
+        if let Some((told, credited)) = self.told.get(&id) {
+            // What was decided before a stall stands.
+            let told = if at <= self.stalled_at {
+                told
+            } else {
+                credited
+            };
+            let until = told.after(self.release_grace);
+            if at >= until {
+                return Ok(());
+            }
+            let why = format!("{id} was taken at {at:?}, and had time until {until:?}");
+            return broken("a_cancelled_worker_is_told_first", why);
+        }
+        let lease = self.fold.leases().get(&id);
+        let job = lease.and_then(|l| match l.ask {
+            Ask::Stage(m) => self.fold.jobs().get(&m.job),
+            Ask::Alone { .. } => None,
+        });
+        if job.is_some_and(|j| j.spec.rebalance.fallback == ShrinkFallback::Escalate) {
+            return Ok(());
+        }
+        broken("nobody_is_revoked_without_a_reason", format!("{lease:?}"))
+    }
+
     fn remember(&mut self, event: &Event, at: Time) {
         match event {
             Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => {
@@ -254,13 +315,24 @@ impl Truth {
             Event::LeaseEnded { id, how, .. } => {
                 self.ended.insert(*id, *how);
                 self.floors.remove(id);
+                self.told.remove(id);
+                self.revoked.remove(id);
             }
             Event::RequestsForgotten { requests } => {
                 requests.iter().for_each(|key| {
                     self.effects.remove(key);
                 });
             }
-            Event::JobEnded { id } => drop(self.ended_jobs.insert(*id, ())),
+            Event::JobEnded { id } => {
+                self.ended_jobs.insert(*id, ());
+                let of_job = |l: &&Lease| matches!(l.ask, Ask::Stage(m) if m.job == *id);
+                let leases = self.fold.leases().values().filter(of_job);
+                self.told.extend(
+                    leases
+                        .filter(|l| l.phase.is_usable())
+                        .map(|l| (l.id, (at, at))),
+                );
+            }
             _ => {}
         }
         let lease = event.lease().and_then(|id| self.fold.leases().get(&id));
@@ -303,6 +375,9 @@ impl Truth {
         for floors in self.floors.values_mut() {
             floors.credited = floors.credited.max(floors.renewed).after(credit);
         }
+        for (_, credited) in self.told.values_mut() {
+            *credited = credited.after(credit);
+        }
     }
     /// The daemon started. `unrenewed` is what its ledger said before; it went down at `ended`.
     pub fn restarted(
@@ -318,6 +393,7 @@ impl Truth {
             stood_still: self.stood_still,
         };
         (self.started, self.stood_still) = (now, Millis(0));
+        self.told.values_mut().for_each(|told| *told = (now, now)); // they get the whole grace again
         for lease in self.fold.leases().values() {
             let floors = self.floors.entry(lease.id).or_default();
             if !same_boot {

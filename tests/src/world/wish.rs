@@ -18,23 +18,27 @@ pub fn acquire(
 ) -> Acquire {
     let ask = member.map_or_else(|| alone(rng, swarm), Ask::Stage);
     let enforced = swarm.node.kind == PoolKind::Local;
+    let resize = *rng.pick(&[
+        Resize::Live,
+        Resize::Restart,
+        Resize::Restart,
+        Resize::Fixed,
+    ]);
+    let processes = if rng.chance(3) {
+        0
+    } else {
+        rng.range(1, 3) as u32
+    };
+    // A worker of a job has what its stage declares, and mostly does not say otherwise.
+    let says = member.is_none() || processes == 0;
     Acquire {
         tenant: tenant.clone(),
         request: RequestId(u128::from(me) << 64 | u128::from(n)),
         body: BodyHash(n),
         ask,
         enforced: enforced != rng.chance(5),
-        resize: *rng.pick(&[
-            Resize::Live,
-            Resize::Restart,
-            Resize::Restart,
-            Resize::Fixed,
-        ]),
-        processes: if rng.chance(3) {
-            0
-        } else {
-            rng.range(1, 3) as u32
-        },
+        resize: says.then_some(resize),
+        processes: says.then_some(processes),
         ttl: Millis(if rng.chance(3) {
             1
         } else {

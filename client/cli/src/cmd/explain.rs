@@ -25,7 +25,10 @@ pub(crate) async fn run(globals: &Globals, args: ExplainArgs) -> Result<(), Fail
         return Ok(());
     }
     jobs::show_one(globals, &explanation.job);
-    for sentence in &explanation.sentences {
+    // The plan's own sentences stand under it already.
+    let plan = explanation.job.plan.as_ref();
+    let told = plan.map_or(&[][..], |plan| &plan.why);
+    for sentence in explanation.sentences.iter().filter(|s| !told.contains(s)) {
         out::text(sentence);
     }
     if !explanation.decisions.is_empty() {

@@ -8,7 +8,7 @@ use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
 use crate::out;
 use crate::table::{right, table};
-use crate::units::{show_bytes, show_rate, times};
+use crate::units::{moved, show_bytes, show_rate};
 
 /// Show jobs, or one job
 #[derive(Args, Debug)]
@@ -95,11 +95,11 @@ pub(crate) fn show_one(globals: &Globals, job: &Job) {
     }
     let unit = &job.spec.unit;
     out::text(format_args!(
-        "job {} ({}) of {}, moved {}{}",
+        "job {} ({}) of {}, {}{}",
         job.spec.name,
         job.phase.as_str(),
         job.tenant,
-        times(job.moves),
+        moved(job.moves),
         if job.moving { ", moving now" } else { "" }
     ));
     if let Some(plan) = &job.plan {

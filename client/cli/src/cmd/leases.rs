@@ -129,13 +129,15 @@ pub(crate) fn list(leases: &[Lease]) -> Table {
     table
 }
 
-fn purpose(lease: &Lease) -> String {
+/// The job, stage and worker it is for.
+pub(crate) fn purpose(lease: &Lease) -> String {
     lease.member.as_ref().map_or("-".to_owned(), |m| {
         format!("{}/{}/{}", m.job, m.stage, m.worker)
     })
 }
 
-fn phase(lease: &Lease) -> String {
+/// Where it is in its life, and what is special about it.
+pub(crate) fn phase(lease: &Lease) -> String {
     let mut text = lease.phase.as_str().to_owned();
     if let Some(end) = lease.end {
         text = format!("{text} ({})", end.as_str());

@@ -16,7 +16,9 @@ use crate::out;
 Examples:
   evenkeel submit examples/job.toml
   evenkeel submit job.toml --check        only read the file and say what is wrong with it
-  evenkeel submit job.toml -o json | jq .plan")]
+  evenkeel submit job.toml -o json | jq .plan
+
+A stage that does no GPU work says `no_gpu = true` or `sms = 0`; one that says nothing of a GPU may get SMs.")]
 pub(crate) struct SubmitArgs {
     /// The job, in TOML; see examples/job.toml for every key
     file: PathBuf,
@@ -33,7 +35,9 @@ pub(crate) async fn run(globals: &Globals, args: SubmitArgs) -> Result<(), Failu
     if let Some(name) = args.name {
         file.name = name;
     }
+    file.remarks().into_iter().for_each(out::note);
     if args.check {
+        file.check()?;
         out::note(format_args!("{} is a job file", args.file.display()));
         return Ok(());
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_client::{ProfileKey, ProfilePoint, blocking};
 use evenkeel_gpu::{Client, ContextOptions, GpuSpec, KernelGroup};
-use evenkeel_rollout::affinity::{Thread, boottime_ns};
+use evenkeel_rollout::affinity::boottime_ns;
 use evenkeel_rollout::{Binding, Chunk, EnvPool, Meter, Policy, PoolConfig};
 
 use super::DemoError;
@@ -37,6 +37,8 @@ const GENERATION_SMS: [u32; 18] = [
 const TRIAL: Duration = Duration::from_millis(360);
 /// How long a number of cores is tried.
 const CORES_TRIAL: Duration = Duration::from_millis(1_200);
+/// An environment that takes longer for its chunk of actions stands still.
+const CHUNK_WITHIN: Duration = Duration::from_secs(5);
 /// Time for finding out what a substep of the physics costs.
 const SUBSTEP_TRIAL: Duration = Duration::from_millis(400);
 
@@ -44,6 +46,7 @@ const SUBSTEP_TRIAL: Duration = Duration::from_millis(400);
 pub(crate) fn substeps_for(units_per_s: f64) -> u32 {
     const TRIED: u32 = 8;
     let mut arm = Reach::new(Arc::new(AtomicU32::new(TRIED)));
+    // Any action that keeps the arm moving.
     let action = [0.3; JOINTS];
     let until = Instant::now() + SUBSTEP_TRIAL;
     // The best of several short stretches: what the physics costs, not what else the machine does.
@@ -60,7 +63,7 @@ pub(crate) fn substeps_for(units_per_s: f64) -> u32 {
     (step_ns / best_ns).round().clamp(1.0, 1_000.0) as u32
 }
 
-/// Tries the simulator on 1 to `most` cores.
+/// Tries the simulator on one of these CPUs, then on two, and so on.
 pub(crate) fn simulation(load: Load, cpus: &[u32], seed: u64) -> Result<Vec<Trial>, DemoError> {
     let mut trials = Vec::new();
     for cores in 1..=cpus.len() {
@@ -97,6 +100,7 @@ fn simulate(load: Load, cpus: &[u32], seed: u64) -> Result<f64, DemoError> {
     let pool = EnvPool::start(config, arms, binding, Arc::clone(&meter), sink).map_err(failed)?;
     let chunk = |env| Chunk {
         env,
+        // Any actions that keep the arms moving.
         actions: vec![0.2; CHUNK * JOINTS],
         remaining_chunks: 1,
         tag: 0,
@@ -107,7 +111,7 @@ fn simulate(load: Load, cpus: &[u32], seed: u64) -> Result<f64, DemoError> {
     meter.take_totals();
     let until = Instant::now() + CORES_TRIAL;
     while Instant::now() < until {
-        let Ok(done) = finished.recv_timeout(Duration::from_secs(5)) else {
+        let Ok(done) = finished.recv_timeout(CHUNK_WITHIN) else {
             return Err(DemoError::Trial("the simulator stands still".to_owned()));
         };
         pool.submit(chunk(done.env)).map_err(failed)?;
@@ -245,9 +249,4 @@ pub(crate) fn balanced_rate(load: Load) -> f64 {
         ))
     };
     (2..gpu.sms).step_by(2).map(theta).fold(0.0, f64::max)
-}
-
-/// The CPUs that this process may use.
-pub(crate) fn usable_cpus() -> Vec<u32> {
-    Thread::current().cpus()
 }

@@ -24,7 +24,12 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 const END_WITHIN: Duration = Duration::from_secs(2);
 /// A pipeline that does no step for so long has come to a stop.
 const STALL: Duration = Duration::from_secs(20);
+/// And how long when the demo itself is being ended: somebody waits for the prompt.
+const DROP_WITHIN: Duration = Duration::from_millis(500);
+/// How long one wait for the workers takes while they start or end.
 const POLL: Duration = Duration::from_millis(20);
+/// And while they are measured.
+const LISTEN: Duration = Duration::from_millis(50);
 /// A worker's own word on why it failed may come after its peers have noticed that it is gone.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
@@ -262,7 +267,7 @@ impl Fleet {
         let from_ns = boottime_ns();
         let until = Instant::now() + length;
         while Instant::now() < until {
-            self.listen(Duration::from_millis(50))?;
+            self.listen(LISTEN)?;
             self.check_stall()?;
             each(self)?;
         }
@@ -312,7 +317,7 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.finish(Duration::from_millis(500));
+        self.finish(DROP_WITHIN);
     }
 }
 

@@ -78,6 +78,9 @@ impl Load {
     }
 
     /// The kernels of generation for one batch.
+    ///
+    /// Nobody's measurement: widths and times are chosen so that a list takes 10 to 20 ms (what a wall clock resolves
+    /// well), and so that before a drift there is a balanced split with room on either side. The tests hold that.
     pub(crate) fn generation(self) -> Vec<KernelGroup> {
         // Narrow kernels in great number, as action heads launch them: beyond some 70 SMs more bring little.
         const WIDTHS: [u32; 14] = [
@@ -98,7 +101,7 @@ impl Load {
         WIDTHS.map(kernel).to_vec()
     }
 
-    /// The kernels of one training iteration: a list for each epoch.
+    /// The kernels of one training iteration: a list for each epoch. Chosen likewise, for lists of 100 to 300 ms.
     pub(crate) fn training(self) -> Vec<Vec<KernelGroup>> {
         // Wide matrix products, whose time falls with every SM, and the optimizer, which is bound by the memory.
         const WIDTHS: [u32; 9] = [380, 530, 700, 860, 1_020, 1_240, 1_500, 1_810, 2_150];

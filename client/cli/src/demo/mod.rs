@@ -2,11 +2,13 @@
 //! generation and training processes that take leases and exchange real data; only the GPU is emulated, and the demo
 //! says so.
 //!
-//! `story` tells it; `site` has directory, device and daemon; `fleet` the worker processes; `worker`, `task`, `policy`
-//! and `load` are what these do; `calibrate`, `observe` and `rivals` measure; `show` and `report` tell people and
-//! programs.
+//! `story` tells it with a drift, `steady` without one. `site` has directory, device and daemon; `fleet` the worker
+//! processes, which `talk` to it. `worker` is such a process; `task` (physics), `policy` (on `mlp`) and `load` (kernels)
+//! are its work, and `seeds` says how that drifts. `jobspec` is what is submitted. `calibrate`, `watch`, `observe` and
+//! `rivals` measure; `show` and `closing` tell people, `report` programs.
 
 mod calibrate;
+mod closing;
 mod fleet;
 mod jobspec;
 mod load;
@@ -47,10 +49,10 @@ pub struct DemoArgs {
     #[arg(long)]
     pub json: bool,
     /// Which drift, environments and noise: 1 generation x1.5, 2 generation x2, 3 training x1.5, 4 training x2,
-    /// 5 simulation x1.5
+    /// 5 simulation x1.5; from 6 on the same drifts in turn, with other environments and noise
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Length of each measured phase
+    /// Length of each measured phase, in seconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=120))]
     pub seconds: u64,
     /// Which allocator
@@ -117,6 +119,8 @@ pub(crate) enum DemoError {
     Spawn { program: PathBuf, source: io::Error },
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    #[error("cannot listen for signals: {0}")]
+    Signal(io::Error),
     #[error("{process} is not up: {why}\n{log}")]
     NotUp {
         process: &'static str,
@@ -180,7 +184,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
         .name("demo".to_owned())
         .spawn(move || drop(done.send(tell(&args, &flag))))
         .map_err(DemoError::Thread)?;
-    let watch = |kind| signal(kind).map_err(DemoError::Thread);
+    let watch = |kind| signal(kind).map_err(DemoError::Signal);
     let (mut interrupt, mut terminate) = (
         watch(SignalKind::interrupt())?,
         watch(SignalKind::terminate())?,

@@ -1,5 +1,5 @@
-//! The observer: a process of its own that reads SM caps from the device's client list and affinities from /proc, and
-//! counts how long anything was promised twice. It asks neither the daemon nor the workers.
+//! The observer: a process of its own that reads SM caps and memory limits from the device's client list and affinities
+//! from /proc, and counts how long anything was promised twice. It asks neither the daemon nor the workers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,8 @@ pub(super) fn run(orders: &Orders, head: &Teller, mut control: Listener) -> anyh
             sender.send(Down::Stop).ok();
         })?;
     let admin = Admin::connect(&orders.gpu).context("cannot look at the emulated GPU")?;
-    let installed = admin.gpu()?.spec.sms;
+    let spec = admin.gpu()?.spec;
+    let installed = (spec.sms, spec.memory_bytes);
     head.tell(&Up::Ready {
         sms: 0,
         cpus: Vec::new(),
@@ -45,13 +46,15 @@ pub(super) fn run(orders: &Orders, head: &Teller, mut control: Listener) -> anyh
             Ok(Down::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Ok(Down::Load(_)) | Err(RecvTimeoutError::Timeout) => {}
         }
-        let sms: u32 = admin.list()?.iter().map(|client| client.sms).sum();
+        let clients = admin.list()?;
+        let sms: u32 = clients.iter().map(|client| client.sms).sum();
+        let bytes: u64 = clients.iter().map(|client| client.memory_limit).sum();
         let owners: Vec<(u32, BTreeSet<u32>)> = watched
             .iter()
             .filter(|process| process.owns_cores)
             .map(|process| (process.pid, cpus_of(process.pid)))
             .collect();
-        let wrong = twice(sms, installed, &owners);
+        let wrong = twice((sms, bytes), installed, &owners);
         let now = Instant::now();
         found.looks += 1;
         found.sms_most = found.sms_most.max(sms);
@@ -67,9 +70,19 @@ pub(super) fn run(orders: &Orders, head: &Teller, mut control: Listener) -> anyh
 }
 
 /// What is promised twice, if anything is.
-fn twice(sms: u32, installed: u32, owners: &[(u32, BTreeSet<u32>)]) -> Option<String> {
-    if sms > installed {
-        return Some(format!("caps of {sms} SMs on a GPU of {installed}"));
+fn twice(
+    (sms, bytes): (u32, u64),
+    installed: (u32, u64),
+    owners: &[(u32, BTreeSet<u32>)],
+) -> Option<String> {
+    if sms > installed.0 {
+        return Some(format!("caps of {sms} SMs on a GPU of {}", installed.0));
+    }
+    if bytes > installed.1 {
+        return Some(format!(
+            "memory limits of {bytes} bytes on a GPU of {}",
+            installed.1
+        ));
     }
     for (index, (pid, cpus)) in owners.iter().enumerate() {
         for (other, theirs) in &owners[..index] {
@@ -107,12 +120,12 @@ mod tests {
 
     #[test]
     fn what_is_promised_twice_is_named() {
-        let check = |sms, owners: &[(u32, &[u32])], expect: Option<&str>| {
+        let check = |sms, bytes, owners: &[(u32, &[u32])], expect: Option<&str>| {
             let owners: Vec<_> = owners
                 .iter()
                 .map(|(pid, cpus)| (*pid, cpus.iter().copied().collect()))
                 .collect();
-            let wrong = twice(sms, 132, &owners);
+            let wrong = twice((sms, bytes), (132, 80), &owners);
             match expect {
                 None => assert_eq!(wrong, None),
                 Some(part) => assert!(
@@ -121,9 +134,10 @@ mod tests {
                 ),
             }
         };
-        check(132, &[(7, &[0, 1]), (8, &[2])], None);
-        check(134, &[], Some("134"));
-        check(0, &[(7, &[0, 1]), (8, &[1, 2])], Some("CPU 1"));
+        check(132, 80, &[(7, &[0, 1]), (8, &[2])], None);
+        check(134, 80, &[], Some("134 SMs"));
+        check(132, 81, &[], Some("81 bytes"));
+        check(0, 0, &[(7, &[0, 1]), (8, &[1, 2])], Some("CPU 1"));
     }
 
     #[test]

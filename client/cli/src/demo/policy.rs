@@ -18,16 +18,22 @@ use super::task::{GOAL, JOINTS, OBSERVATION, TIP, WAY};
 
 /// Values of a chunk of actions.
 pub(crate) const ACTIONS: usize = CHUNK * JOINTS;
+/// Width of the hidden layers: enough for this arm, and a fraction of a millisecond for a chunk on a CPU.
 const HIDDEN: usize = 64;
 /// Chunks that are made up instead of generated, so that there is always something new to learn from.
 const EXPLORE: f32 = 0.3;
+/// Three times Adam's usual 1e-3: a demo has some hundred training steps, not millions.
 const LEARNING_RATE: f32 = 3e-3;
 /// Noise levels tried for each chunk and epoch.
 const LEVELS_PER_EPOCH: usize = 2;
 /// Chunks of one step of the optimizer.
 const MINIBATCH: usize = 16;
 
-/// The load, as the processes that work share it: a drift changes it while they run.
+/// Told apart from the weights' seed, so that actor, learner and weights do not draw the same numbers.
+const ACTOR_STREAM: u64 = 0xAC70;
+const LEARNER_STREAM: u64 = 0x7EA1;
+
+/// The load, as the threads of a worker share it: a drift changes it while they run.
 #[derive(Debug)]
 pub(crate) struct SharedLoad {
     pub(crate) substeps: Arc<AtomicU32>,
@@ -126,7 +132,7 @@ impl ReachActor {
         Self {
             denoiser: Denoiser::new(seed),
             load,
-            rng: SmallRng::seed_from_u64(seed ^ 0xAC70),
+            rng: SmallRng::seed_from_u64(seed ^ ACTOR_STREAM),
         }
     }
 }
@@ -172,7 +178,7 @@ impl ReachLearner {
             adam: Adam::new(denoiser.values().len(), LEARNING_RATE),
             denoiser,
             load,
-            rng: SmallRng::seed_from_u64(seed ^ 0x7EA1),
+            rng: SmallRng::seed_from_u64(seed ^ LEARNER_STREAM),
         }
     }
 

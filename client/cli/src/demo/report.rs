@@ -18,8 +18,6 @@ pub(crate) struct Executed {
 /// What `--full` adds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Rivals {
-    /// The old split under the new load, without a daemon.
-    pub(crate) static_units_per_s: f64,
     /// The best static split that was executed.
     pub(crate) best_static_units_per_s: f64,
     pub(crate) best_static_split: SplitShares,
@@ -34,6 +32,8 @@ pub(crate) struct Rivals {
     /// Splits that were compared in virtual time.
     pub(crate) swept: usize,
     pub(crate) executed: Vec<Executed>,
+    /// The throughput between the drift and the move, under the daemon.
+    pub(crate) detection_units_per_s: f64,
 }
 
 /// The figures of a run with a drift.
@@ -47,7 +47,8 @@ pub(crate) struct Figures {
     pub(crate) unit: &'static str,
     pub(crate) phase_seconds: u64,
     pub(crate) before_drift_units_per_s: f64,
-    /// After the drift, before the shares moved; with `--full` the old split without a daemon, for a whole phase.
+    /// The old split after the drift, under the daemon, until the shares moved; with `--full` the same split without
+    /// a daemon, for a whole phase.
     pub(crate) static_units_per_s: f64,
     pub(crate) rebalanced_units_per_s: f64,
     /// Rebalanced over static.
@@ -69,22 +70,7 @@ pub(crate) struct Figures {
     pub(crate) physics_substeps: u32,
     pub(crate) run_seconds: f64,
     #[serde(flatten)]
-    pub(crate) rivals: Option<Extra>,
-}
-
-/// `Rivals` without the figure that `Figures` has already.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Extra {
-    pub(crate) best_static_units_per_s: f64,
-    pub(crate) best_static_split: SplitShares,
-    pub(crate) achievable_gain: f64,
-    pub(crate) unmanaged_units_per_s: f64,
-    pub(crate) plan_vs_best: f64,
-    pub(crate) realised_share_of_gain: f64,
-    pub(crate) swept: usize,
-    pub(crate) executed: Vec<Executed>,
-    /// The throughput between the drift and the move, under the daemon.
-    pub(crate) detection_units_per_s: f64,
+    pub(crate) rivals: Option<Rivals>,
 }
 
 /// A managed and a static run, one after the other.

@@ -4,23 +4,26 @@
 use std::time::Duration;
 
 use evenkeel_gpu::GpuSpec;
-use evenkeel_rollout::pipeline::{PipelineSpec, Split, run as run_virtually, sweep};
+use evenkeel_rollout::affinity::Thread;
+use evenkeel_rollout::pipeline::{Outcome, PipelineSpec, Split, run as run_virtually, sweep};
 
 use super::DemoError;
-use super::calibrate::{Trial, usable_cpus};
+use super::calibrate::Trial;
 use super::fleet::{Fleet, Measured, Site};
 use super::jobspec::{SIMULATOR_CORES_MAX, UNIT};
 use super::load::Load;
-use super::report::{Executed, Rivals};
+use super::report::{Executed, Figures, Rivals};
 use super::seeds::{Drift, Stage};
 use super::show::Screen;
 use super::talk::Share;
 use super::watch::SplitShares;
 
-/// Virtual iterations before and during the measurement.
+/// Virtual iterations before and during the measurement: the model has no noise, so a few are enough.
 const VIRTUAL_STEPS: (u64, u64) = (4, 12);
-/// Splits that are executed.
+/// Splits that are executed: virtual time is right within a few thousandths, so the best one is among the first three.
 const EXECUTED: usize = 3;
+/// Core counts whose virtual throughputs are this close do the same: the fewest are taken.
+const SAME: f64 = 0.999;
 /// A pipeline that was just started is not measured yet.
 const WARM_UP: Duration = Duration::from_secs(2);
 
@@ -38,6 +41,16 @@ pub(crate) struct Field<'a> {
 }
 
 impl Field<'_> {
+    /// The pipeline in virtual time.
+    fn spec(&self) -> PipelineSpec {
+        self.load.pipeline(GpuSpec::h100(), self.step_ns())
+    }
+
+    /// Executes a split and measures it.
+    fn go(&self, split: SplitShares) -> Result<Measured, DemoError> {
+        execute(self.site, self.load, split, &self.cpus, self.length)
+    }
+
     /// What an environment step takes on one core under the load after the drift.
     fn step_ns(&self) -> u64 {
         let one = |trial: &&Trial| trial.stage == Stage::Simulation && trial.cores == 1;
@@ -85,25 +98,43 @@ fn measure(mut fleet: Fleet, length: Duration) -> Result<Measured, DemoError> {
     Ok(measured)
 }
 
-/// Runs all rivals under the load after the drift.
-pub(crate) fn run(
+/// Runs all rivals under the load after the drift, and puts them beside what was measured under the daemon.
+pub(crate) fn compare(
     field: &Field<'_>,
-    old: SplitShares,
-    rebalanced_units_per_s: f64,
+    figures: &mut Figures,
     screen: &mut Screen,
-) -> Result<Rivals, DemoError> {
-    let spec = field.load.pipeline(GpuSpec::h100(), field.step_ns());
+) -> Result<(), DemoError> {
+    let executed = execute_best(field, screen)?;
+    screen.phase("without a daemon: the old split under the new load");
+    let old = figures.split_before;
+    let kept = Executed {
+        split: old,
+        units_per_s: field.go(old)?.units_per_s,
+        virtual_units_per_s: virtually(&field.spec(), old)?,
+    };
+    screen.note(&format!("{old}: {:.0} {UNIT}/s", kept.units_per_s));
+    screen.phase("without a daemon: unmanaged, no caps and no binding");
+    let unmanaged_units_per_s = unmanaged(field)?;
+    screen.note(&format!("unmanaged: {unmanaged_units_per_s:.0} {UNIT}/s"));
+    sum_up(figures, executed, kept, unmanaged_units_per_s);
+    Ok(())
+}
+
+/// The best static splits in virtual time, executed; and how many were swept.
+fn execute_best(
+    field: &Field<'_>,
+    screen: &mut Screen,
+) -> Result<(Vec<Executed>, usize), DemoError> {
     let most = field.cpus.len().min(SIMULATOR_CORES_MAX) as u32;
     let cores: Vec<u32> = (1..=most).collect();
-    let swept = sweep(&spec, &cores, VIRTUAL_STEPS.0, VIRTUAL_STEPS.1)?;
+    let swept = sweep(&field.spec(), &cores, VIRTUAL_STEPS.0, VIRTUAL_STEPS.1)?;
     screen.phase(&format!(
         "without a daemon: the best {EXECUTED} of {} static splits swept in virtual time, executed",
         swept.len()
     ));
-    let go = |split: SplitShares| execute(field.site, field.load, split, &field.cpus, field.length);
     let mut executed = Vec::new();
     for (split, virtual_units_per_s) in best_of_each(&swept) {
-        let units_per_s = go(split)?.units_per_s;
+        let units_per_s = field.go(split)?.units_per_s;
         screen.note(&format!("{split}: {units_per_s:.0} {UNIT}/s"));
         executed.push(Executed {
             split,
@@ -111,39 +142,40 @@ pub(crate) fn run(
             virtual_units_per_s,
         });
     }
-    screen.phase("without a daemon: the old split under the new load");
-    let kept = Executed {
-        split: old,
-        units_per_s: go(old)?.units_per_s,
-        virtual_units_per_s: virtually(&spec, old)?,
-    };
-    screen.note(&format!("{old}: {:.0} {UNIT}/s", kept.units_per_s));
-    executed.push(kept);
-    screen.phase("without a daemon: unmanaged, no caps and no binding");
-    let unmanaged_units_per_s = unmanaged(field)?;
-    screen.note(&format!("unmanaged: {unmanaged_units_per_s:.0} {UNIT}/s"));
+    Ok((executed, swept.len()))
+}
 
+/// What was measured without a daemon, beside what was measured under it.
+fn sum_up(
+    figures: &mut Figures,
+    (mut executed, swept): (Vec<Executed>, usize),
+    kept: Executed,
+    unmanaged_units_per_s: f64,
+) {
+    executed.push(kept);
     let faster = |a: Executed, b: &Executed| {
         if b.units_per_s > a.units_per_s { *b } else { a }
     };
     let best = executed.iter().fold(kept, faster);
     let achievable_gain = best.units_per_s / kept.units_per_s;
-    let gain = rebalanced_units_per_s / kept.units_per_s;
-    Ok(Rivals {
-        static_units_per_s: kept.units_per_s,
+    let gain = figures.rebalanced_units_per_s / kept.units_per_s;
+    figures.rivals = Some(Rivals {
         best_static_units_per_s: best.units_per_s,
         best_static_split: best.split,
         achievable_gain,
         unmanaged_units_per_s,
-        plan_vs_best: rebalanced_units_per_s / best.units_per_s,
+        plan_vs_best: figures.rebalanced_units_per_s / best.units_per_s,
         realised_share_of_gain: if achievable_gain > 1.0 {
             (gain - 1.0) / (achievable_gain - 1.0)
         } else {
             1.0
         },
-        swept: swept.len(),
+        swept,
         executed,
-    })
+        detection_units_per_s: figures.static_units_per_s,
+    });
+    figures.static_units_per_s = kept.units_per_s;
+    figures.gain = gain;
 }
 
 /// What virtual time says of a split.
@@ -159,7 +191,7 @@ fn virtually(spec: &PipelineSpec, split: SplitShares) -> Result<f64, DemoError> 
 
 /// No caps, no binding: the simulator has a thread for each CPU.
 fn unmanaged(field: &Field<'_>) -> Result<f64, DemoError> {
-    let threads = usable_cpus().len();
+    let threads = Thread::current().cpus().len();
     let fleet = Fleet::pipeline(field.site, field.load, |_| Share::Fixed {
         sms: None,
         cpus: Vec::new(),
@@ -168,8 +200,8 @@ fn unmanaged(field: &Field<'_>) -> Result<f64, DemoError> {
     Ok(measure(fleet, field.length)?.units_per_s)
 }
 
-/// The best splits; of several core counts that do the same (within a thousandth) the fewest.
-fn best_of_each(swept: &[(Split, evenkeel_rollout::pipeline::Outcome)]) -> Vec<(SplitShares, f64)> {
+/// The best splits of the SMs, best first, each with the fewest cores that do the same.
+fn best_of_each(swept: &[(Split, Outcome)]) -> Vec<(SplitShares, f64)> {
     let mut best: Vec<(SplitShares, f64)> = Vec::new();
     for (split, outcome) in swept {
         let shares = SplitShares {
@@ -185,7 +217,7 @@ fn best_of_each(swept: &[(Split, evenkeel_rollout::pipeline::Outcome)]) -> Vec<(
             Some(at) => {
                 let (known, units) = &mut best[at];
                 if shares.simulation_cores < known.simulation_cores
-                    && outcome.units_per_s > 0.999 * *units
+                    && outcome.units_per_s > SAME * *units
                 {
                     (*known, *units) = (shares, outcome.units_per_s);
                 }

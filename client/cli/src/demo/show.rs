@@ -8,10 +8,11 @@ use crossterm::{cursor, queue, terminal};
 use evenkeel_client::Job;
 
 use super::calibrate::Trial;
+use super::closing::PROSE;
 use super::fleet::Fleet;
-use super::report::{Figures, SteadyFigures};
 use super::seeds::Stage;
 use super::watch::Rebalance;
+use crate::text::{cut, wrapped};
 
 /// Between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);
@@ -19,13 +20,12 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 const BAR: usize = 30;
 /// The gap at which the bar is full.
 const BAR_FULL: f64 = 0.5;
-/// The detector's threshold, where the bar changes its colour.
+/// The detector's default threshold, where the bar changes its colour.
 const THRESHOLD: f64 = 0.15;
-/// Windows that the detector wants.
+/// Windows that the detector wants by default.
 const STREAK: u32 = 20;
-/// Steps over which the live throughput is counted.
+/// Steps over which the live throughput is counted: some seconds.
 const RECENT: usize = 8;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Live,
@@ -66,10 +66,12 @@ impl Screen {
     pub(crate) fn phase(&mut self, what: &str) {
         self.drawn = 0;
         self.told = None;
-        self.line(&format!(
-            "[{:5.1} s] {what}",
-            self.started.elapsed().as_secs_f64()
-        ));
+        let mut at = format!("[{:5.1} s] ", self.started.elapsed().as_secs_f64());
+        for line in wrapped(what, at.len(), PROSE) {
+            let text = line.trim_start();
+            self.line(&format!("{at}{text}"));
+            at = " ".repeat(at.len());
+        }
     }
 
     /// A remark inside a part.
@@ -86,7 +88,7 @@ impl Screen {
             self.trials, pair[0].sms, pair[0].units_per_s, pair[1].sms, pair[1].units_per_s
         );
         match self.mode {
-            Mode::Live => self.redraw(&[text]),
+            Mode::Live => self.redraw(&[text], str::to_owned),
             Mode::Lines if self.trials % 8 == 1 => self.line(&text),
             Mode::Lines | Mode::Silent => {}
         }
@@ -96,8 +98,11 @@ impl Screen {
     pub(crate) fn live(&mut self, job: &Job, fleet: &Fleet, moves: &[Rebalance]) {
         match self.mode {
             Mode::Live => {
-                let table = table(job, fleet, moves);
-                self.redraw(&table);
+                let gap = job.balance.as_ref().map_or(0.0, |balance| balance.gap);
+                let threshold = job.spec.rebalance.gap.unwrap_or(THRESHOLD);
+                self.redraw(&table(job, fleet, moves), |line| {
+                    painted(line, gap, threshold)
+                });
             }
             Mode::Lines if self.told.is_none_or(|at| at.elapsed() >= LINE_EVERY) => {
                 self.told = Some(Instant::now());
@@ -107,27 +112,12 @@ impl Screen {
         }
     }
 
-    /// The closing words of a run with a drift.
-    pub(crate) fn summary(&mut self, figures: &Figures) {
+    /// The closing words.
+    pub(crate) fn close(&mut self, words: &[String]) {
         self.drawn = 0;
-        for line in summary(figures) {
-            self.line(&line);
+        for line in words {
+            self.line(line);
         }
-    }
-
-    /// The closing words of a run without one.
-    pub(crate) fn steady_summary(&mut self, figures: &SteadyFigures) {
-        self.drawn = 0;
-        let unit = figures.unit;
-        self.line("");
-        self.line(&format!(
-            "Without a drift: {} moves; managed {:.0} {unit}/s, the same split without a daemon {:.0} {unit}/s: {:.1} %.",
-            figures.moves,
-            figures.managed_units_per_s,
-            figures.static_units_per_s,
-            100.0 * figures.ratio
-        ));
-        self.line("The GPU was EMULATED: its timing is a model, its shares and their enforcement are real processes.");
     }
 
     fn line(&mut self, text: &str) {
@@ -139,7 +129,12 @@ impl Screen {
         }
     }
 
-    fn redraw(&mut self, lines: &[String]) {
+    /// Draws over what was drawn last; each line is cut to the terminal's width (a table whose lines wrap cannot be
+    /// drawn over), then painted.
+    fn redraw(&mut self, lines: &[String], paint: impl Fn(&str) -> String) {
+        // Some terminals do not know their size and say 0.
+        let width = terminal::size().map_or(0, |(columns, _)| usize::from(columns));
+        let width = if width == 0 { PROSE } else { width };
         let mut draw = || -> io::Result<()> {
             if self.drawn > 0 {
                 queue!(
@@ -149,7 +144,7 @@ impl Screen {
                 )?;
             }
             for line in lines {
-                writeln!(self.out, "{line}")?;
+                writeln!(self.out, "{}", paint(&cut(line, width)))?;
             }
             self.out.flush()
         };
@@ -210,143 +205,68 @@ fn plain(job: &Job, fleet: &Fleet) -> String {
     )
 }
 
+/// The gap as a bar, without its colour.
 fn bar(gap: f64) -> String {
     let cells = ((gap / BAR_FULL) * BAR as f64)
         .round()
         .clamp(0.0, BAR as f64) as usize;
-    let text = format!("{}{}", "#".repeat(cells), ".".repeat(BAR - cells));
-    if gap > THRESHOLD {
-        text.red().to_string()
-    } else {
-        text.green().to_string()
-    }
+    format!("{}{}", "#".repeat(cells), ".".repeat(BAR - cells))
 }
 
+/// The table on a terminal: plain lines, not cut yet.
 fn table(job: &Job, fleet: &Fleet, moves: &[Rebalance]) -> Vec<String> {
     let balance = job.balance.clone().unwrap_or_default();
     let (rate, success) = recent(fleet);
     let mut lines = vec![format!(
-        "  {:<12} {:>6} {:>6}  {:>14}",
-        "stage", "cores", "SMs", "busy steps/s"
+        "  {:<12} {:>6} {:>16}  {:>18}",
+        "stage", "cores", "SMs (emulated)", "env steps/s busy"
     )];
     for (stage, cores, sms, rate) in shares(job) {
-        lines.push(format!("  {stage:<12} {cores:>6} {sms:>6}  {rate:>14.0}"));
+        lines.push(format!("  {stage:<12} {cores:>6} {sms:>16}  {rate:>18.0}"));
     }
     lines.push(format!(
-        "  training step {}: {rate:.0} env steps/s, {:.0} % of the episodes reach their goal",
+        "  step {}: {rate:.0} env steps/s; {:.0} % of the episodes reach their goal",
         fleet.steps.last().map_or(0, |step| step.n),
         100.0 * success
     ));
     lines.push(format!(
-        "  gap {} {:4.1} %   streak {:2} of {STREAK}   {}",
+        "  gap {} {:4.1} %  streak {:2} of {}  {}",
         bar(balance.gap),
         100.0 * balance.gap,
         balance.streak,
+        job.spec.rebalance.windows.unwrap_or(STREAK),
         balance.state
     ));
-    let width = terminal::size().map_or(100, |(columns, _)| usize::from(columns));
     let words = moves
         .last()
         .map_or(balance.last.as_str(), |last| last.reason.as_str());
-    let room = width.saturating_sub(4).max(20);
-    // One line: a table that wraps cannot be drawn over.
-    lines.push(format!(
-        "  {}",
-        words.chars().take(room).collect::<String>()
-    ));
+    lines.push(format!("  {words}"));
     lines
 }
 
-fn summary(figures: &Figures) -> Vec<String> {
-    let unit = figures.unit;
-    let mut lines = vec![
-        String::new(),
-        format!(
-            "Measured, in {unit}/s ({} s a phase):",
-            figures.phase_seconds
-        ),
-        format!(
-            "  before the drift   {:7.0}   {}   gap {:.1} %",
-            figures.before_drift_units_per_s,
-            figures.split_before,
-            100.0 * figures.before_gap
-        ),
-        format!(
-            "  old split after it {:7.0}   {}; noticed and moved after {:.1} s",
-            figures.static_units_per_s,
-            figures.drift.describe(),
-            figures.detection_seconds
-        ),
-        format!(
-            "  rebalanced         {:7.0}   {}   gap {:.1} %",
-            figures.rebalanced_units_per_s,
-            figures.split_after,
-            100.0 * figures.after_gap
-        ),
-        format!(
-            "  gain               {:6.2}x   predicted {:.2}x, {} move{}",
-            figures.gain,
-            figures.predicted_gain,
-            figures.rebalances.len(),
-            if figures.rebalances.len() == 1 {
-                ""
-            } else {
-                "s"
-            }
-        ),
-    ];
-    lines.extend(closing(figures));
-    lines
-}
-
-/// Rivals, moves, and what was real.
-fn closing(figures: &Figures) -> Vec<String> {
-    let mut lines = Vec::new();
-    if let Some(extra) = &figures.rivals {
-        lines.extend([
-            format!(
-                "  best static split  {:7.0}   {}   of {} swept; the plan did {:.1} % of it",
-                extra.best_static_units_per_s,
-                extra.best_static_split,
-                extra.swept,
-                100.0 * extra.plan_vs_best
-            ),
-            format!(
-                "  unmanaged          {:7.0}   no caps, no binding",
-                extra.unmanaged_units_per_s
-            ),
-        ]);
-    }
-    for rebalance in &figures.rebalances {
-        let took = rebalance
-            .seconds_to_last_confirmed_grow
-            .map_or_else(String::new, |s| format!(" (confirmed after {s:.2} s)"));
-        lines.push(format!(
-            "  step {}: {} -> {}{took}",
-            rebalance.step, rebalance.before, rebalance.after
-        ));
-        lines.push(format!("    {}", rebalance.reason));
-    }
-    lines.push(format!(
-        "  the policy reached its goal in {:.0} % of the episodes at first, {:.0} % at the end",
-        100.0 * figures.success_rate_first,
-        100.0 * figures.success_rate_last
-    ));
-    lines.push(format!(
-        "  promised twice: for {:.2} s in {} looks of a separate observer",
-        figures.overcommit_seconds, figures.observer.looks
-    ));
-    lines.push(
-        "The GPU was EMULATED: its timing is a model. The daemon, the leases, the processes, the physics, the policy \
-         and its training were real."
-            .to_owned(),
-    );
-    lines
+/// The gap's bar in its colour, in a line that was cut already; NO_COLOR is heeded by crossterm.
+fn painted(line: &str, gap: f64, threshold: f64) -> String {
+    let plain = bar(gap);
+    let styled = if gap > threshold {
+        plain.as_str().red()
+    } else {
+        plain.as_str().green()
+    };
+    line.replacen(&plain, &styled.to_string(), 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_cut_before_it_is_painted() {
+        let line = format!("  gap {} 25.0 %", bar(0.25));
+        assert_eq!(cut(&line, 80), line);
+        assert_eq!(cut(&line, 8), "  gap #…");
+        assert_eq!(painted(&cut(&line, 8), 0.25, 0.15), "  gap #…");
+        assert!(painted(&line, 0.25, 0.15).contains(&bar(0.25)));
+    }
 
     #[test]
     fn the_bar_grows_with_the_gap() {

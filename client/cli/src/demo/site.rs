@@ -254,7 +254,7 @@ fn configuration(dir: &Path) -> String {
     let dir = dir.display();
     format!(
         "# Made by `evenkeel demo`; it goes with the directory.\n\
-         [ledger]\npath = \"{dir}/ledger.db\"\nballast_mib = 1\n\n\
+         [ledger]\npath = \"{dir}/ledger.db\"\nballast_mib = 1\nmin_free_mib = 1\n\n\
          [listen]\nsocket = \"{dir}/evenkeeld.sock\"\nsocket_mode = \"0600\"\nrest = \"\"\n\n\
          [leases]\nreconcile_ms = 50\n\n\
          [gpu]\nbackend = \"emulated\"\n\n\

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_client::JobSpec;
 
+use super::closing;
 use super::jobspec::{JOB, UNIT, leasable_cores};
 use super::report::{Pair, SteadyFigures};
 use super::rivals::execute;
@@ -69,7 +70,7 @@ pub(crate) fn run(
         overcommit_seconds,
         run_seconds: started.elapsed().as_secs_f64(),
     };
-    screen.steady_summary(&figures);
+    screen.close(&closing::steady_summary(&figures));
     Ok(figures)
 }
 

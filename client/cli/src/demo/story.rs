@@ -8,10 +8,11 @@ use evenkeel_client::{JobSpec, Node, blocking};
 use evenkeel_rollout::affinity::boottime_ns;
 
 use super::calibrate::{self, Trial};
+use super::closing;
 use super::fleet::{Fleet, Site};
 use super::jobspec::{JOB, SIMULATOR_CORES_MAX, UNIT, job, leasable_cores};
 use super::load::Load;
-use super::report::{Extra, Figures};
+use super::report::Figures;
 use super::rivals::{self, Field};
 use super::seeds::{Script, Stage, script};
 use super::show::Screen;
@@ -20,12 +21,15 @@ use super::talk::{Down, Share, Watched};
 use super::watch::Watch;
 use super::{DemoArgs, DemoError, DemoPolicy};
 
-/// How long the daemon may take from the drift to the move: 20 windows, and the median's delay.
+/// How long the daemon may take from the drift to the move: 20 windows of up to a second, and the median's delay,
+/// doubled for a loaded machine.
 const MOVE_WITHIN: Duration = Duration::from_secs(45);
-/// Steps after the drift that may still have been under way.
+/// What was under way when the load changed is over after this time: it is not measured as the new load.
 const DRIFT_REACHES_ALL: Duration = Duration::from_millis(1_500);
-/// Steps over which a success rate is counted.
+/// Training steps over which a success rate is counted: hundreds of episodes.
 const SUCCESS_STEPS: usize = 20;
+/// How long one look at the workers waits for them to say something.
+const LISTEN: Duration = Duration::from_millis(50);
 
 /// A calibrated job on a running daemon.
 pub(crate) struct Prepared {
@@ -53,12 +57,14 @@ pub(crate) fn prepare(
     let base = Load::base(1);
     let simulator = calibrate::balanced_rate(base) * script.simulator_headroom;
     let load = Load::base(calibrate::substeps_for(simulator));
-    screen.phase(&format!(
-        "calibrating: the real physics ({} substeps a step) on 1 and 2 cores, pairs of shares on the emulated GPU",
-        load.substeps
-    ));
     let cores = leasable_cores(&node);
     let cpus: Vec<u32> = cores.into_iter().take(SIMULATOR_CORES_MAX).collect();
+    screen.phase(&format!(
+        "calibrating: the real physics ({} substeps a step) on up to {} of the cores, then pairs of shares on the \
+         EMULATED GPU",
+        load.substeps,
+        cpus.len()
+    ));
     let mut trials = calibrate::simulation(load, &cpus, args.seed)?;
     let gpu = place.gpu();
     trials.extend(calibrate::gpu(&gpu, load, stop, |pair| screen.trial(pair))?);
@@ -141,28 +147,10 @@ pub(crate) fn run(
             cpus: leasable_cores(&stage.node),
             length: Duration::from_secs(args.seconds),
         };
-        let rivals = rivals::run(
-            &field,
-            figures.split_before,
-            figures.rebalanced_units_per_s,
-            &mut screen,
-        )?;
-        figures.rivals = Some(Extra {
-            best_static_units_per_s: rivals.best_static_units_per_s,
-            best_static_split: rivals.best_static_split,
-            achievable_gain: rivals.achievable_gain,
-            unmanaged_units_per_s: rivals.unmanaged_units_per_s,
-            plan_vs_best: rivals.plan_vs_best,
-            realised_share_of_gain: rivals.realised_share_of_gain,
-            swept: rivals.swept,
-            executed: rivals.executed,
-            detection_units_per_s: figures.static_units_per_s,
-        });
-        figures.static_units_per_s = rivals.static_units_per_s;
-        figures.gain = figures.rebalanced_units_per_s / rivals.static_units_per_s;
+        rivals::compare(&field, &mut figures, &mut screen)?;
     }
     figures.run_seconds = started.elapsed().as_secs_f64();
-    screen.summary(&figures);
+    screen.close(&closing::summary(&figures));
     Ok(figures)
 }
 
@@ -183,7 +171,7 @@ fn managed(args: &DemoArgs, stage: &Prepared, screen: &mut Screen) -> Result<Man
     let success_rate_first = success_rate(&fleet, true);
 
     screen.phase(&format!(
-        "SCRIPTED change of the task: {}; the shares stay until the gap was above 15 % for 20 steps",
+        "SCRIPTED change of the task: {}; the shares stay until the gap has been above 15 % for 20 steps",
         drift.describe()
     ));
     let drifted = stage.load.drifted(drift);
@@ -250,7 +238,7 @@ fn wait_for_move(
     let from_ns = boottime_ns() + DRIFT_REACHES_ALL.as_nanos() as u64;
     fleet.tell(&Down::Load(drifted));
     while watch.moves.len() == moves {
-        fleet.listen(Duration::from_millis(50))?;
+        fleet.listen(LISTEN)?;
         fleet.check_stall()?;
         watch.look(fleet, screen)?;
         if drift_at.elapsed() > MOVE_WITHIN {

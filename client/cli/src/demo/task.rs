@@ -97,6 +97,7 @@ impl Reach {
 impl Environment for Reach {
     fn reset(&mut self, seed: u64) {
         let mut rng = SmallRng::seed_from_u64(seed);
+        // Away from the post and from the joints' limits; the goal within the arm's reach of 2 × LINK.
         let start = [rng.random_range(-1.5..1.5), rng.random_range(-1.3..1.3)];
         // A new world, not the old one with its bodies moved: caches of the solver would outlive the episode.
         (self.world, self.links, self.joints) = build(start);

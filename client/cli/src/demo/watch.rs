@@ -8,13 +8,16 @@ use serde::{Deserialize, Serialize};
 use super::DemoError;
 use super::fleet::Fleet;
 use super::jobspec::JOB;
+use super::seeds::Stage;
 use super::show::Screen;
 
 /// Between two looks at the job.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long one wait for the workers takes.
+const LISTEN: Duration = Duration::from_millis(50);
 /// How long a job may take until its curves are refitted and its shares are at rest.
 const SETTLED_WITHIN: Duration = Duration::from_secs(45);
-/// Windows after a move within which the refit is over: 8 by default, and one that closes late.
+/// Windows after a move within which the refit is over: the daemon's 8, and two that close late.
 const WINDOWS_TO_REFIT: u64 = 10;
 
 /// A split, by stage.
@@ -154,7 +157,7 @@ impl<'a> Watch<'a> {
     ) -> Result<(), DemoError> {
         let deadline = Instant::now() + SETTLED_WITHIN;
         while !self.is_settled() {
-            fleet.listen(Duration::from_millis(50))?;
+            fleet.listen(LISTEN)?;
             fleet.check_stall()?;
             self.look(fleet, screen)?;
             if Instant::now() > deadline {
@@ -191,7 +194,6 @@ fn split_of(job: &Job) -> SplitShares {
         let plan = job.plan.as_ref()?;
         plan.stages.iter().find(|stage| stage.stage == name)
     };
-    use super::seeds::Stage;
     SplitShares {
         simulation_cores: stage(Stage::Simulation.name()).map_or(0, |s| s.cores),
         generation_sms: stage(Stage::Generation.name()).map_or(0, |s| s.cap_sms),

@@ -39,6 +39,8 @@ use super::talk::{
 };
 use super::task::{JOINTS, Reach};
 
+/// How long a worker waits for its lease: the daemon may still count calibration's contexts as neighbours.
+const ROOM_WITHIN: Duration = Duration::from_secs(20);
 /// How long a worker waits for its peers: they start at the same time.
 const PEERS_WITHIN: Duration = Duration::from_secs(20);
 
@@ -142,7 +144,9 @@ fn take(desk: &Desk<'_>, stage: Stage) -> anyhow::Result<Taken> {
         return Ok(Taken { held: None });
     };
     let client = blocking::Client::new(ClientConfig::new(Address::Unix(daemon.clone())))?;
-    let request = LeaseRequest::worker(job.as_str(), stage.name(), 0).resize(ResizeMode::Live);
+    let request = LeaseRequest::worker(job.as_str(), stage.name(), 0)
+        .resize(ResizeMode::Live)
+        .wait(ROOM_WITHIN);
     let worker = client
         .hold(&request, GuardOptions::default())
         .with_context(|| format!("cannot take the lease of {}", stage.name()))?;
@@ -217,7 +221,7 @@ struct CoreShares {
 }
 
 impl Shares for CoreShares {
-    fn apply(&self, target: &Vector) -> Result<Vector, String> {
+    fn apply(&self, target: &Vector, _batch: Option<u32>) -> Result<Vector, String> {
         self.pool
             .bind(binding(target))
             .map_err(|error| error.to_string())?;
@@ -243,7 +247,7 @@ struct GpuShares {
 }
 
 impl Shares for GpuShares {
-    fn apply(&self, target: &Vector) -> Result<Vector, String> {
+    fn apply(&self, target: &Vector, _batch: Option<u32>) -> Result<Vector, String> {
         let mut effective = target.clone();
         for share in &mut effective.gpus {
             let sms = self

@@ -168,6 +168,26 @@ impl JobFile {
         Ok(spec)
     }
 
+    /// Looks for contradictions that need no daemon.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        // Percentages of any GPU do: only what they are percentages of is unknown here.
+        self.spec(Some(100)).map(drop)
+    }
+
+    /// What may not be meant as it is written.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let silent = self.stages.iter().filter(|stage| stage.is_silent_on_gpu());
+        silent
+            .map(|stage| {
+                format!(
+                    "stage {} says nothing of a GPU, so the plan may give it SMs; \
+                     if it does no GPU work, write `no_gpu = true`",
+                    stage.name
+                )
+            })
+            .collect()
+    }
+
     /// Under which name a stage's measurements are kept.
     pub(crate) fn fingerprint(&self, stage: &StageFile) -> String {
         let named = stage.profile.clone();
@@ -236,15 +256,16 @@ impl StageFile {
         if self.sms.is_some() && (self.min_sms.is_some() || self.max_sms.is_some()) {
             return Err(both("sms"));
         }
+        self.check_zeros()?;
         let count = |ask: Option<SmAsk>| ask.map(|ask| self.sm_count(ask, sms_per_gpu)).transpose();
         let mut spec = StageSpec::new(self.name.clone(), self.role);
         spec.workers = self.workers;
         spec.processes = self.processes;
         spec.min_cores = self.cores.or(self.min_cores).unwrap_or(0);
         spec.max_cores = self.cores.or(self.max_cores);
+        spec.no_gpu = self.is_without_gpu();
         spec.min_sms = count(self.sms.or(self.min_sms))?.unwrap_or(0);
-        spec.max_sms = count(self.sms.or(self.max_sms))?;
-        spec.no_gpu = self.no_gpu;
+        spec.max_sms = count(self.sms.or(self.max_sms))?.filter(|_| !spec.no_gpu);
         spec.memory_bytes = self.memory;
         spec.batches.clone_from(&self.batches);
         spec.synchronous = self.synchronous;
@@ -253,9 +274,46 @@ impl StageFile {
         Ok(spec)
     }
 
-    /// Whether it does no work on a GPU.
+    /// Whether it does no work on a GPU: `no_gpu = true`, or `sms = 0`, which says the same.
     pub(crate) fn is_without_gpu(&self) -> bool {
         self.no_gpu || self.max_sms == Some(SmAsk::Count(0)) || self.sms == Some(SmAsk::Count(0))
+    }
+
+    /// Zeros that would mean something else to the daemon, where 0 is "no limit", and amounts that contradict them.
+    fn check_zeros(&self) -> Result<(), Failure> {
+        let wrong = |what: &str| Failure::usage(format!("stage {}: {what}", self.name));
+        let some = |ask: Option<SmAsk>| ask.is_some_and(|ask| ask != SmAsk::Count(0));
+        if self.is_without_gpu() && [self.sms, self.min_sms, self.max_sms].into_iter().any(some) {
+            return Err(
+                wrong("it does no GPU work (no_gpu, or no SMs), and asks for SMs")
+                    .hint("Leave one of the two out."),
+            );
+        }
+        if self.is_without_gpu() && self.memory > 0 {
+            return Err(
+                wrong("it does no GPU work (no_gpu, or no SMs), and asks for GPU memory")
+                    .hint("Leave `memory` out, or give it SMs."),
+            );
+        }
+        if self.cores == Some(0) || self.max_cores == Some(0) {
+            return Err(wrong("no cores at all cannot be asked for")
+                .hint("Leave the key out: once measured, it gets cores only where they bring it something."));
+        }
+        Ok(())
+    }
+
+    /// Whether it looks like a stage without GPU work that does not say so.
+    fn is_silent_on_gpu(&self) -> bool {
+        let asks = [self.sms, self.min_sms, self.max_sms];
+        let tries = self
+            .bench
+            .as_ref()
+            .is_some_and(|bench| !bench.sms.is_empty());
+        self.role == Role::Simulation
+            && !self.is_without_gpu()
+            && asks.iter().all(Option::is_none)
+            && self.memory == 0
+            && !tries
     }
 
     /// Batch sizes to measure; 1 where the stage has none.
@@ -289,84 +347,12 @@ impl StageFile {
                 "stage {}: {p}% of what? The node has no such GPU",
                 self.name
             ))
-            .hint("Write a number of SMs, or say with --sms how many a GPU has.")),
+            .hint(
+                "Write a number of SMs, or say with --sms (or --offline --gpu) how many a GPU has.",
+            )),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const EXAMPLE: &str = include_str!("../../../../examples/job.toml");
-
-    #[test]
-    fn the_example_reads_and_says_what_it_says() {
-        let file = JobFile::parse(EXAMPLE, "examples/job.toml").unwrap();
-        let spec = file.spec(Some(132)).unwrap();
-        assert_eq!(spec.stages.len(), 3);
-        assert_eq!(spec.rebalance.horizon_ms, Some(600_000));
-        let generation = &spec.stages[1];
-        assert_eq!(generation.memory_bytes, 20 << 30);
-        assert_eq!(generation.min_sms, 14, "10 % of 132, rounded up");
-        assert!(file.stages.iter().all(|s| s.bench.is_some()));
-        assert!(file.spec(None).is_err(), "a percentage of an unknown GPU");
-    }
-
-    #[test]
-    fn mistakes_are_named_with_their_place_and_the_nearest_key() {
-        let base = "name = \"j\"\nunit = \"env_step\"\n";
-        let stage = "[[stages]]\nname = \"s\"\nrole = \"training\"\n";
-        for (text, expect) in [
-            (
-                format!("{base}polcy = \"ebrl\"\n{stage}"),
-                "j.toml:3: unknown key `polcy`; did you mean `policy`?",
-            ),
-            (
-                format!("{base}{stage}memroy = \"10GiB\"\n"),
-                "j.toml:6: unknown key `memroy`; did you mean `memory`?",
-            ),
-            (
-                format!("{base}policy = \"waterfil\"\n{stage}"),
-                "j.toml:3: `waterfil` is not known here; did you mean `waterfill`?",
-            ),
-            (
-                format!("{base}{stage}memory = \"10 apples\"\n"),
-                "j.toml:6: `10 apples` is not an amount of memory; write 10GiB, 512MiB or a number of bytes",
-            ),
-            (
-                format!("{base}{stage}sms = \"130%\"\n"),
-                "j.toml:6: `130%` is not a share of a GPU; write a number of SMs or 1% to 100%",
-            ),
-            (
-                format!("{base}colour = 1\n{stage}"),
-                "j.toml:3: unknown key `colour`; known are ",
-            ),
-            (stage.to_owned(), "j.toml: the key `name` is missing"),
-            ("name = ".to_owned(), "j.toml:1: "),
-        ] {
-            let failure = JobFile::parse(&text, "j.toml").unwrap_err();
-            assert!(
-                failure.what.starts_with(expect),
-                "{text}\ngave {}\nnot {expect}",
-                failure.what
-            );
-            assert_eq!(failure.code, crate::fail::USAGE);
-        }
-    }
-
-    #[test]
-    fn one_amount_is_the_least_and_the_most() {
-        let text = "name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='other'\ncores=4\nsms='50%'\nmemory=1024\n";
-        let stage = &JobFile::parse(text, "j")
-            .unwrap()
-            .spec(Some(100))
-            .unwrap()
-            .stages[0];
-        assert_eq!((stage.min_cores, stage.max_cores), (4, Some(4)));
-        assert_eq!((stage.min_sms, stage.max_sms), (50, Some(50)));
-        assert_eq!(stage.memory_bytes, 1024);
-        let both = format!("{text}max_cores=8\n");
-        assert!(JobFile::parse(&both, "j").unwrap().spec(Some(100)).is_err());
-    }
-}
+mod tests;

@@ -65,6 +65,11 @@ pub trait Actor: Send {
     fn act(&mut self, observations: &[Vec<f32>]) -> Vec<Vec<f32>>;
     /// The kernels that this costs on the GPU, for so many observations.
     fn kernels(&self, observations: usize) -> Vec<KernelGroup>;
+    /// Most observations of one pass over the GPU: the batch size of the job's plan, where the stage has one (see
+    /// [`BatchSize`](crate::BatchSize)). None: it has none, and a pass takes what comes together.
+    fn batch(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// The policy as training uses it.
@@ -75,6 +80,11 @@ pub trait Learner: Send {
     fn weights(&self) -> Vec<f32>;
     /// The kernels that an iteration costs on the GPU: one list after the other.
     fn kernels(&self) -> Vec<Vec<KernelGroup>>;
+    /// The batch size at which these kernels run, where the stage has one (see [`BatchSize`](crate::BatchSize)). It is
+    /// asked once for each iteration, before the kernels are.
+    fn batch(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// Starts the thread that turns a peer's messages into events; it ends with the connection.

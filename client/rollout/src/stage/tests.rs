@@ -281,3 +281,172 @@ fn one_batch_alone_takes_turns() {
         "with a single batch simulation waits for generation"
     );
 }
+
+/// An actor with a batch size; keeps what each list was for.
+struct Batched {
+    most: Option<u32>,
+    passes: Mutex<Vec<usize>>,
+}
+
+impl Actor for Batched {
+    fn load(&mut self, _weights: &[f32]) {}
+    fn act(&mut self, observations: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        observations.iter().map(|_| vec![0.0]).collect()
+    }
+    fn kernels(&self, observations: usize) -> Vec<KernelGroup> {
+        self.passes.lock().unwrap().push(observations);
+        kernels(1)
+    }
+    fn batch(&self) -> Option<u32> {
+        self.most
+    }
+}
+
+/// A stream that keeps what it is given: the test says when it is done.
+struct Still;
+
+impl Compute for Still {
+    fn submit(&self, _token: u64, _list: &[KernelGroup]) -> Result<(), LaneError> {
+        Ok(())
+    }
+}
+
+/// Lane, units and batch size of an interval.
+type Told = (u32, f64, u32);
+
+/// One after the other: a batch of two observations alone, two more of two that wait meanwhile, one of six.
+fn generate_four(most: Option<u32>, lists: u64) -> (Vec<usize>, Vec<u64>, Vec<Told>) {
+    let observe = |batch, count| Message::Observe {
+        batch,
+        observations: vec![vec![0.0]; count],
+    };
+    let (events, inbox) = channel();
+    for (batch, count) in [(0, 2), (1, 2), (2, 2), (3, 6)] {
+        let seen = Event::Message(observe(batch, count));
+        events.send(seen).unwrap();
+    }
+    for token in 0..lists {
+        let at = 1_000_000_000 * (token + 1);
+        let ran = Ran {
+            token,
+            start_ns: at,
+            end_ns: at + 1_000_000,
+        };
+        events.send(Event::Ran(Ok(ran))).unwrap();
+    }
+    events.send(Event::Stop).unwrap();
+    let (a, b) = UnixStream::pair().unwrap();
+    let ((simulation, _keep), (_, mut answers)) = (split(a).unwrap(), split(b).unwrap());
+    let mut actor = Batched {
+        most,
+        passes: Mutex::default(),
+    };
+    let config = GenerateConfig {
+        batches_per_rollout: 8,
+        staleness: 1,
+        depth: 1,
+        units: 10.0,
+    };
+    let (start, meter) = (Weights::initial(vec![0.0]), Meter::new(1));
+    generate(
+        config,
+        &mut actor,
+        start,
+        &Still,
+        &meter,
+        &inbox,
+        &simulation,
+    )
+    .unwrap();
+    drop((simulation, _keep));
+    let mut answered = Vec::new();
+    while let Ok(Some(Message::Act { batch, .. })) = answers.receive() {
+        answered.push(batch);
+    }
+    let drained = meter.drain();
+    assert_eq!(drained.lanes, 1);
+    let host = drained.busy.iter().filter(|b| b.lane == 1);
+    assert!(host.clone().count() > 0, "host work is a lane of its own");
+    assert!(host.clone().all(|b| b.units == 0.0));
+    let lane = drained.busy.iter().filter(|b| b.lane == 0);
+    let told = lane.map(|b| (b.lane, b.units, b.batch)).collect();
+    (actor.passes.into_inner().unwrap(), answered, told)
+}
+
+#[test]
+fn generation_runs_at_its_batch_size_and_says_so() {
+    // Without one: a list for each batch of simulation.
+    let (passes, answered, told) = generate_four(None, 4);
+    assert_eq!((passes, answered), (vec![2, 2, 2, 6], vec![0, 1, 2, 3]));
+    let each = |units| (0, units, 1);
+    assert_eq!(told, [each(20.0), each(20.0), each(20.0), each(60.0)]);
+    // At four: what waits goes together, what is larger goes in passes.
+    let (passes, answered, told) = generate_four(Some(4), 3);
+    assert_eq!((passes, answered), (vec![2, 4, 4, 2], vec![0, 1, 2, 3]));
+    assert_eq!(told, [(0, 20.0, 2), (0, 40.0, 4), (0, 60.0, 4)]);
+}
+
+#[test]
+fn training_reports_its_batch_size_and_its_host_work() {
+    struct Sized(Toy);
+    impl Learner for Sized {
+        fn update(&mut self, parts: &[&Part]) -> f32 {
+            thread::sleep(Duration::from_millis(1));
+            self.0.update(parts)
+        }
+        fn weights(&self) -> Vec<f32> {
+            self.0.weights()
+        }
+        fn kernels(&self) -> Vec<Vec<KernelGroup>> {
+            vec![kernels(1)]
+        }
+        fn batch(&self) -> Option<u32> {
+            Some(256)
+        }
+    }
+    let part = Part {
+        steps: 4,
+        ..Part::default()
+    };
+    let (events, inbox) = channel();
+    let rollout = Message::Trajectory {
+        rollout: 0,
+        version: 0,
+        parts: vec![part],
+    };
+    events.send(Event::Message(rollout)).unwrap();
+    let ran = Ran {
+        token: 0,
+        start_ns: 1_000,
+        end_ns: 2_000_000,
+    };
+    events.send(Event::Ran(Ok(ran))).unwrap();
+    events.send(Event::Stop).unwrap();
+    let (a, _b) = UnixStream::pair().unwrap();
+    let (generation, _) = split(a).unwrap();
+    let config = TrainConfig {
+        units_per_rollout: 4.0,
+        staleness: 1,
+    };
+    let (mut learner, meter) = (Sized(Toy::default()), Meter::new(1));
+    train(
+        config,
+        &mut learner,
+        &Still,
+        &meter,
+        &inbox,
+        &generation,
+        |_| {},
+    )
+    .unwrap();
+    let drained = meter.drain();
+    let told: Vec<_> = drained
+        .busy
+        .iter()
+        .map(|b| (b.lane, b.units, b.batch))
+        .collect();
+    assert_eq!(told, [(0, 4.0, 256), (1, 0.0, 1)]);
+    assert!(drained.busy[1].busy >= Duration::from_millis(1));
+    assert_eq!(drained.steps.len(), 1);
+    assert_eq!(meter.take_totals(), (0.0, 0));
+}

@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use evenkeel_client::Step;
 
 use super::{Event, Learner, StageError};
+use crate::affinity::boottime_ns;
 use crate::busy::Interval;
 use crate::gpu::{Compute, Ran};
 use crate::meter::Meter;
@@ -100,6 +101,8 @@ pub fn train<L: Learner, C: Compute>(
 /// The iteration under way.
 struct Iteration {
     done: StepDone,
+    /// What its lists run at; 1 where the stage has no batch size.
+    batch: u32,
     lists: u64,
     left: u64,
 }
@@ -125,6 +128,7 @@ impl<L: Learner, C: Compute> Loop<'_, L, C> {
         let Some(items) = self.queue.take(self.version) else {
             return Ok(());
         };
+        let batch = self.learner.batch().map_or(1, |batch| batch.max(1));
         let lists = self.learner.kernels();
         for list in &lists {
             self.gpu.submit(self.next, list)?;
@@ -132,7 +136,9 @@ impl<L: Learner, C: Compute> Loop<'_, L, C> {
         }
         let parts: Vec<&Part> = items.iter().flat_map(|item| &item.value).collect();
         // The values are computed here while the GPU is at the lists.
+        let start_ns = boottime_ns();
         let loss = self.learner.update(&parts);
+        self.meter.push_host(start_ns, boottime_ns());
         let discarded = self.queue.discarded() - self.told;
         self.told += discarded;
         let age = |item: &Item<Vec<Part>>| self.version.saturating_sub(item.version);
@@ -149,6 +155,7 @@ impl<L: Learner, C: Compute> Loop<'_, L, C> {
                 episodes: count(|part| part.done),
                 successes: count(|part| part.success),
             },
+            batch,
             lists: lists.len() as u64,
             left: lists.len() as u64,
         });
@@ -166,7 +173,7 @@ impl<L: Learner, C: Compute> Loop<'_, L, C> {
             start_ns: ran.start_ns,
             end_ns: ran.end_ns,
             units: at.done.consumed / at.lists as f64,
-            batch: 1,
+            batch: at.batch,
             cpu_ns: 0,
         });
         at.done.gpu_ns += ran.end_ns.saturating_sub(ran.start_ns);

@@ -16,6 +16,7 @@ use super::options::Budget;
 use super::waterfill::{Pick, Search};
 use crate::curve::KNEE;
 use crate::job::Role;
+use crate::unit::Total as _;
 
 /// The split, spare SMs given out. Where the rule finds none although one exists, the exact search answers.
 pub(super) fn solve(s: &mut Search<'_>) -> Option<Vec<Pick>> {
@@ -44,7 +45,7 @@ pub(super) fn search(s: &mut Search<'_>, budget: Budget) -> Option<Vec<Pick>> {
     }
     let both: Vec<usize> = generation.iter().chain(&training).copied().collect();
     let rest = left(s, &picks, budget, &both)?;
-    let side_sms = |side: &[usize]| -> u32 { side.iter().map(|i| cost(s, &picks, *i).1).sum() };
+    let side_sms = |side: &[usize]| -> u32 { side.iter().map(|i| cost(s, &picks, *i).1).total() };
     let (mut low, mut high) = (
         side_sms(&generation),
         rest.sms.checked_sub(side_sms(&training))?,
@@ -64,7 +65,10 @@ pub(super) fn search(s: &mut Search<'_>, budget: Budget) -> Option<Vec<Pick>> {
             best = Some((theta, tried));
         }
         if t_r < t_train {
-            low = x + 1;
+            low = x.saturating_add(1);
+            if low == x {
+                break;
+            }
         } else if let Some(less) = x.checked_sub(1) {
             high = less;
         } else {
@@ -140,7 +144,7 @@ fn raise(
             .iter()
             .filter(|j| **j != i)
             .map(|j| cost(s, picks, *j).1)
-            .sum();
+            .total();
         room.sms = room.sms.min(sms.checked_sub(others)?);
         Some(room)
     };

@@ -16,6 +16,7 @@ pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
     let spare = finish::spare(search, &picks);
     let rates = search.rates(&picks);
     let (t_r, t_train, theta) = problem.combine(&rates);
+    let exact = !search.is_spent();
     let marginals = finish::marginals(search, theta);
     let stages: Vec<Share> = picks
         .iter()
@@ -53,9 +54,14 @@ pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
         why: Vec::new(),
         by: by(problem),
         evaluations: search.evaluations,
-        exact: search.exact,
+        exact,
     };
     solution.why = sentences(problem, &solution, spare);
+    if exact && search.is_spent() {
+        let why =
+            "The search for what more would bring reached its limit: it may be more than that.";
+        solution.why.push(why.into());
+    }
     solution
 }
 

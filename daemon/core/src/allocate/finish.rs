@@ -5,6 +5,7 @@ use super::options::Budget;
 use super::waterfill::{Pick, Search};
 use super::{Marginals, Solution, ebrl, waterfill};
 use crate::job::{Policy, SmMode};
+use crate::unit::Total as _;
 
 /// SMs that a combination leaves on each GPU.
 pub(super) fn spare(search: &Search<'_>, picks: &[Pick]) -> u32 {
@@ -14,7 +15,7 @@ pub(super) fn spare(search: &Search<'_>, picks: &[Pick]) -> u32 {
         .iter()
         .zip(picks)
         .map(|(m, p)| m.ladder[p.rung])
-        .sum();
+        .total();
     search.menus.budget.sms.saturating_sub(used)
 }
 

@@ -6,7 +6,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::curve::Curve;
+use crate::curve::{Curve, spread_out};
 use crate::id::{GpuId, Name, StageId};
 use crate::job::{Plan, Policy, Role, SmMode};
 use crate::unit::{Bytes, Rate, Sms};
@@ -14,13 +14,17 @@ use crate::unit::{Bytes, Rate, Sms};
 mod ebrl;
 mod explain;
 mod finish;
+mod idle;
 mod options;
+mod pin;
 mod place;
 mod problem;
 pub mod rules;
 mod waterfill;
 
+pub use idle::Idle;
 pub use options::ladder;
+pub use pin::{keep_caps, pin};
 pub use place::{Room, choose_gpus, gpus_of_worker, place, split_sms, supply_for};
 pub use problem::{BadProblem, Inputs, Refusal, plan, problem_for};
 
@@ -143,6 +147,10 @@ pub struct Solution {
     pub exact: bool,
 }
 
+/// Most batch sizes that a stage chooses from: as many as a job may declare. Of more that were measured, so many are
+/// taken, evenly spread.
+pub const CHOICES_MAX: usize = 64;
+
 /// A resource that can be short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
@@ -218,6 +226,14 @@ pub enum Infeasible {
         sms: u32,
         /// Memory there is on each GPU.
         memory: Bytes,
+    },
+    /// The search reached its limit before it found any split.
+    #[error(
+        "{combinations} combinations of the stages' options were looked at and none fits; nobody knows about the rest: declare fewer batch sizes, or narrower ranges of cores"
+    )]
+    Unfinished {
+        /// How many were looked at.
+        combinations: u64,
     },
     /// The problem contradicts itself.
     #[error("the job cannot be planned: {0}")]
@@ -349,6 +365,7 @@ impl Stage {
         };
         all.sort_unstable();
         all.dedup();
+        let all = spread_out(all, CHOICES_MAX);
         if all.is_empty() { [1].into() } else { all }
     }
     /// Bytes on each GPU that the stage needs with so many cores at a batch size.
@@ -430,6 +447,9 @@ fn split(problem: &Problem, previous: Option<&Solution>) -> Result<Solution, Inf
     };
     match found {
         Some(picks) => Ok(explain::solution(&mut search, picks)),
+        None if search.is_spent() => Err(Infeasible::Unfinished {
+            combinations: waterfill::NODES_MAX,
+        }),
         None => Err(options::shortage(problem, &menus)),
     }
 }

@@ -5,9 +5,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Infeasible, Problem, Resource, Shortage, Solution, Stage};
-use crate::curve::Curve;
+use crate::curve::{Curve, spread_out};
 use crate::job::STAGES_MAX;
-use crate::unit::{Bytes, Sms};
+use crate::unit::{Bytes, Sms, Total as _};
 
 /// The SM quotas that a stage can have on one GPU, ascending: sums of one enforceable share per worker on it.
 ///
@@ -39,6 +39,10 @@ pub fn ladder(enforceable: &[Sms], k: u32, synchronous: bool, range: (Sms, Sms))
         .map(Sms)
         .collect()
 }
+
+/// Most rows of one menu: eight batch sizes at 64 core counts. Of more, each batch size keeps its share of core counts,
+/// evenly spread, its least and its most among them.
+const ROWS_MAX: usize = 512;
 
 /// One choice of cores and batch size.
 #[derive(Clone, Debug)]
@@ -174,7 +178,7 @@ fn check(problem: &Problem) -> Result<(), Infeasible> {
                 .enforceable
                 .iter()
                 .find(|c| c.0.saturating_mul(k) >= s.sms.0.0);
-            let needed = count.map_or(s.sms.0.0, |c| c.0 * k);
+            let needed = count.map_or(s.sms.0.0, |c| c.0.saturating_mul(k));
             return Err(Shortage {
                 what: format!("stage {} with {k} workers on a GPU", s.name),
                 resource: Resource::Sms,
@@ -207,7 +211,10 @@ fn rungs(problem: &Problem, stage: &Stage, most: Sms) -> Vec<Sms> {
 fn even_shares(problem: &Problem) -> Vec<(u32, u32)> {
     let stages = &problem.stages;
     let mut cores: Vec<u32> = stages.iter().map(|s| s.cores.0).collect();
-    let mut spare = problem.supply.cores.saturating_sub(cores.iter().sum());
+    let mut spare = problem
+        .supply
+        .cores
+        .saturating_sub(cores.iter().copied().total());
     let mut gave = true;
     while spare > 0 && gave {
         gave = false;
@@ -221,8 +228,8 @@ fn even_shares(problem: &Problem) -> Vec<(u32, u32)> {
     }
     let ladders: Vec<Vec<Sms>> = stages.iter().map(|s| rungs(problem, s, s.sms.1)).collect();
     let mut at: Vec<usize> = vec![0; stages.len()];
-    let used: u32 = ladders.iter().filter_map(|l| l.first()).map(|q| q.0).sum();
-    let mut spare = problem.supply.sms.0.saturating_sub(used);
+    let used: Sms = ladders.iter().filter_map(|l| l.first()).copied().sum();
+    let mut spare = (problem.supply.sms - used).0;
     loop {
         let step =
             |i: usize, at: &[usize]| Some(ladders[i].get(at[i] + 1)?.0 - ladders[i].get(at[i])?.0);
@@ -269,8 +276,11 @@ fn menu(problem: &Problem, i: usize, granule: u32, fixed: (u32, u32)) -> Menu {
         ladder.truncate(1); // a stage outside the balance gets the least that it asks for
     }
     let mut rows = Vec::new();
-    for batch in stage.choices() {
-        for cores in core_levels(stage, curve, batch, problem.supply.cores.saturating_add(1)) {
+    let choices = stage.choices();
+    let levels_max = (ROWS_MAX / choices.len().max(1)).max(2);
+    for batch in choices {
+        let levels = core_levels(stage, curve, batch, problem.supply.cores.saturating_add(1));
+        for cores in spread_out(levels, levels_max) {
             let rates = problem.rates(i, cores, &ladder, batch);
             rows.push(Row {
                 cores,
@@ -294,7 +304,8 @@ fn core_levels(stage: &Stage, curve: &Curve, batch: u32, supply: u32) -> Vec<u32
     let (least, most) = (stage.cores.0, stage.cores.1.min(supply.max(stage.cores.0)));
     let whole = |c: u32| {
         if stage.synchronous && c > stage.workers.max(1) {
-            c.next_multiple_of(stage.workers.max(1))
+            c.checked_next_multiple_of(stage.workers.max(1))
+                .unwrap_or(u32::MAX)
         } else {
             c
         }
@@ -314,7 +325,7 @@ fn core_levels(stage: &Stage, curve: &Curve, batch: u32, supply: u32) -> Vec<u32
 /// What is short when nothing fits.
 pub(super) fn shortage(problem: &Problem, menus: &Menus) -> Infeasible {
     let least =
-        |f: &dyn Fn(&Menu) -> Option<u64>| -> u64 { menus.stages.iter().filter_map(f).sum() };
+        |f: &dyn Fn(&Menu) -> Option<u64>| -> u64 { menus.stages.iter().filter_map(f).total() };
     let cores = least(&|m| m.rows.iter().map(|r| r.cores.into()).min());
     let sms = least(&|m| m.ladder.first().map(|q| u64::from(*q)));
     let memory = least(&|m| m.rows.iter().map(|r| r.memory).min());

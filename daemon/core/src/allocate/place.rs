@@ -3,8 +3,8 @@
 //! Not a search: quotas are given. Cores are whole, near the GPU (NUMA), and stay where they were as far as
 //! possible. Callers: `plan` (admission, rebalancing, what-if) and nobody else.
 //!
-//! **Workers on GPUs.** With at least as many workers as GPUs, consecutive blocks of workers share a GPU; with
-//! fewer, each worker has a consecutive block of GPUs and the stage's whole quota on each.
+//! **Workers on GPUs.** With at least as many workers as GPUs, consecutive blocks of workers share a GPU, equal but
+//! for one more on the first GPUs; with fewer, each worker has a consecutive block of GPUs and the stage's whole quota on each.
 //! **Dividing a quota.** Cores and bytes: equal parts, the remainder to low indices. SMs: each worker gets an
 //! enforceable count; the sum is at most the quota; see [`split_sms`].
 use alloc::collections::BTreeMap;
@@ -17,8 +17,8 @@ use crate::cpuset::CpuSet;
 use crate::grant::{GpuShare, Vector};
 use crate::id::GpuId;
 use crate::job::{JobSpec, Plan, StagePlan, StageSpec};
-use crate::node::{Gpu, Node};
-use crate::unit::{Bytes, Sms};
+use crate::node::{Gpu, GpuMode, Node};
+use crate::unit::{Bytes, Sms, Total as _};
 
 /// What a job may use: what is free, and what it holds now. Without reserved and unavailable amounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,17 +52,25 @@ pub fn split_sms(enforceable: &[Sms], quota: Sms, k: u32, synchronous: bool) -> 
 /// The GPUs, by place in the job's list, that worker `worker` of `workers` runs on.
 pub fn gpus_of_worker(worker: u32, workers: u32, gpus: usize) -> core::ops::Range<usize> {
     let (i, w) = (worker as usize, workers.max(1) as usize);
-    if w >= gpus {
-        let per_gpu = w.div_ceil(gpus.max(1));
-        let at = (i / per_gpu).min(gpus.saturating_sub(1));
-        at..(at + 1).min(gpus)
-    } else {
-        i * gpus / w..(i + 1) * gpus / w
+    if gpus == 0 {
+        return 0..0;
     }
+    if w < gpus {
+        return i * gpus / w..(i + 1) * gpus / w;
+    }
+    let (each, one_more) = (w / gpus, w % gpus);
+    let crowded = one_more * (each + 1); // the workers on GPUs that have one more
+    let at = if i < crowded {
+        i / (each + 1)
+    } else {
+        one_more + (i - crowded) / each
+    };
+    let at = at.min(gpus - 1);
+    at..at + 1
 }
 
 /// The GPUs a job runs on: those it names, those of its previous plan, else those with the most free SMs, then
-/// bytes, then the lowest ids.
+/// bytes, then the lowest ids. Only those whose shares this daemon may lease and enforce.
 pub fn choose_gpus(
     spec: &JobSpec,
     node: &Node,
@@ -77,7 +85,8 @@ pub fn choose_gpus(
         0 => usize::from(spec.gpu_count.max(u16::from(needs))),
         n => n,
     };
-    let there = |id: &GpuId| node.gpu(*id).is_some() && room.gpus.contains_key(id);
+    let leased = |id: &GpuId| node.gpu(*id).is_some_and(|g| g.mode == GpuMode::Enforce);
+    let there = |id: &GpuId| leased(id) && room.gpus.contains_key(id);
     let mut chosen: Vec<GpuId> = if spec.gpus.is_empty() {
         let had = previous.map_or(&[][..], |p| &p.gpus);
         let mut all: Vec<GpuId> = room.gpus.keys().copied().filter(there).collect();
@@ -174,8 +183,8 @@ fn check_gpus(
     room: &Room,
     gpus: &[GpuId],
 ) -> Result<(), Shortage> {
-    let sms: u64 = solution.stages.iter().map(|s| u64::from(s.sms.0)).sum();
-    let memory: u64 = solution.stages.iter().map(|s| s.memory.0).sum();
+    let sms = solution.stages.iter().map(|s| u64::from(s.sms.0)).total();
+    let memory: u64 = solution.stages.iter().map(|s| s.memory.0).total();
     let what = || format!("the split of job {}", spec.name);
     if gpus.is_empty() && (sms > 0 || memory > 0) {
         let resource = Resource::Gpus;
@@ -260,7 +269,7 @@ fn place_cores(
     gpus: &[GpuId],
     previous: Option<&Plan>,
 ) -> Result<Vec<Vec<CpuSet>>, Shortage> {
-    let needed: u64 = solution.stages.iter().map(|s| u64::from(s.cores)).sum();
+    let needed: u64 = solution.stages.iter().map(|s| u64::from(s.cores)).total();
     let available = u64::from(room.cores.len());
     if needed > available {
         let what = format!("the split of job {}", spec.name);

@@ -1,10 +1,12 @@
 //! From a job and its profiles to a [`Problem`], and the whole way from a job to a plan in one call.
 use alloc::vec::Vec;
 
+use super::idle::{Idle, idle};
+use super::pin::{keep_caps, pin};
 use super::place::{Room, choose_gpus, place, supply_for};
 use super::{Infeasible, Problem, Shortage, Solution, Stage, Supply, solve};
 use crate::curve::{Curve, Point, Profile};
-use crate::job::{JobSpec, Plan};
+use crate::job::{JobSpec, Plan, STAGES_MAX, WORKERS_MAX};
 use crate::node::Node;
 
 /// What is known about a job beside its declaration. All slices are by stage; shorter ones count as unknown.
@@ -24,6 +26,8 @@ pub struct Inputs<'a> {
     pub yielded: Option<f64>,
     /// Measured interference.
     pub kappa: Option<&'a [Vec<f64>]>,
+    /// Stages that keep the GPU share and the batch size that the previous plan gives them.
+    pub pinned: &'a [bool],
 }
 
 impl<'a> Inputs<'a> {
@@ -37,6 +41,7 @@ impl<'a> Inputs<'a> {
             eta: None,
             yielded: None,
             kappa: None,
+            pinned: &[],
         }
     }
 }
@@ -53,10 +58,18 @@ pub enum BadProblem {
         factor: f64,
     },
     /// The job has no stages, or too many.
-    #[error("a job has 1 to {} stages; this one has {has}", crate::job::STAGES_MAX)]
+    #[error("a job has 1 to {STAGES_MAX} stages; this one has {has}")]
     Stages {
         /// How many it has.
         has: usize,
+    },
+    /// A stage has too many workers: each has to be placed.
+    #[error("stage {stage} has {has} workers; at most {WORKERS_MAX} are possible")]
+    Workers {
+        /// The stage's index.
+        stage: usize,
+        /// How many it has.
+        has: u32,
     },
 }
 
@@ -72,6 +85,9 @@ pub enum Refusal {
     /// The split does not fit on this node's cores and GPUs.
     #[error(transparent)]
     Place(#[from] Shortage),
+    /// A stage would do no work.
+    #[error(transparent)]
+    Idle(#[from] Idle),
 }
 
 impl Refusal {
@@ -88,7 +104,7 @@ impl Refusal {
 /// it gets an even share, labelled as a guess.
 pub fn problem_for(inputs: &Inputs<'_>, supply: Supply) -> Result<Problem, BadProblem> {
     let spec = inputs.spec;
-    if spec.stages.is_empty() || spec.stages.len() > crate::job::STAGES_MAX {
+    if spec.stages.is_empty() || spec.stages.len() > STAGES_MAX {
         return Err(BadProblem::Stages {
             has: spec.stages.len(),
         });
@@ -100,6 +116,12 @@ pub fn problem_for(inputs: &Inputs<'_>, supply: Supply) -> Result<Problem, BadPr
             return Err(BadProblem::Scale {
                 stage: i,
                 factor: scale,
+            });
+        }
+        if s.workers > WORKERS_MAX {
+            return Err(BadProblem::Workers {
+                stage: i,
+                has: s.workers,
             });
         }
         let profile = inputs.profiles.get(i).copied().flatten();
@@ -131,7 +153,8 @@ pub fn problem_for(inputs: &Inputs<'_>, supply: Supply) -> Result<Problem, BadPr
     })
 }
 
-/// From a job to a placed plan: GPUs, supply, problem, split, cores. `room` is what the job may use, its present
+/// From a job to a placed plan: GPUs, supply, problem, split, cores. Refuses a split in which a stage of the balance
+/// would do no work. `room` is what the job may use, its present
 /// holdings included. The previous plan keeps what can be kept.
 pub fn plan(
     inputs: &Inputs<'_>,
@@ -140,9 +163,18 @@ pub fn plan(
     previous: Option<&Plan>,
 ) -> Result<(Plan, Solution), Refusal> {
     let gpus = choose_gpus(inputs.spec, node, room, previous)?;
-    let problem = problem_for(inputs, supply_for(node, room, &gpus))?;
+    let mut problem = problem_for(inputs, supply_for(node, room, &gpus))?;
     let before = previous.map(Solution::of_plan);
-    let solution = solve(&problem, before.as_ref())?;
+    if let Some(now) = &before {
+        pin(&mut problem, inputs.pinned, now);
+    }
+    let mut solution = solve(&problem, before.as_ref())?;
+    if let Some(now) = &before {
+        keep_caps(&mut solution, inputs.pinned, now);
+    }
+    if let Some(idle) = idle(inputs, &problem, &solution) {
+        return Err(idle.into());
+    }
     let plan = place(inputs.spec, &solution, node, room, &gpus, previous)?;
     Ok((plan, solution))
 }

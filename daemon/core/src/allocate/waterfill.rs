@@ -18,9 +18,9 @@ pub(super) struct Pick {
     pub rung: usize,
 }
 
-/// Most combinations that one question may look at; above it the answer is labelled as not exact. Three stages
-/// with eight batch sizes look at a few hundred.
-const NODES_MAX: u64 = 2_000_000;
+/// Most combinations that one solve may look at, its marginals included: some ten milliseconds. Beyond it, the answer
+/// is the best found so far, and says so. Three stages with eight batch sizes look at a few thousand.
+pub(super) const NODES_MAX: u64 = 1_000_000;
 
 /// How a combination ranks among those that reach a target: distance to the previous split, then SMs, cores,
 /// bytes. Every part only grows as stages are added, so that a partial sum is a bound.
@@ -32,8 +32,8 @@ pub(super) struct Search<'a> {
     pub menus: &'a Menus,
     /// Questions asked so far.
     pub evaluations: u32,
-    /// No question hit its limit.
-    pub exact: bool,
+    /// Combinations that may still be looked at.
+    nodes_left: u64,
     options: Vec<Vec<Opt>>,
 }
 
@@ -56,7 +56,7 @@ struct Descent<'q> {
     harmonic: Option<Harmonic>,
     previous: Option<&'q Solution>,
     rank_all: bool,
-    nodes: u64,
+    nodes_left: u64,
     picks: Vec<Pick>,
     rates: Vec<f64>,
     found: Option<(Rank, Vec<Pick>)>,
@@ -75,9 +75,14 @@ impl<'a> Search<'a> {
             problem,
             menus,
             evaluations: 0,
-            exact: true,
+            nodes_left: NODES_MAX,
             options,
         }
+    }
+
+    /// Whether there is nothing left to look with: what was not found may exist.
+    pub(super) const fn is_spent(&self) -> bool {
+        self.nodes_left == 0
     }
 
     /// The rates of a combination, in the order of the stages.
@@ -130,14 +135,14 @@ impl<'a> Search<'a> {
             harmonic,
             previous: ranked.flatten(),
             rank_all: ranked.is_some(),
-            nodes: 0,
+            nodes_left: self.nodes_left,
             picks: Vec::with_capacity(self.options.len()),
             rates: Vec::with_capacity(self.options.len()),
             found: None,
         };
         descent.go(0, budget, (0, 0, 0, 0));
-        let (nodes, found) = (descent.nodes, descent.found);
-        self.exact &= nodes < NODES_MAX;
+        let (left, found) = (descent.nodes_left, descent.found);
+        self.nodes_left = left;
         found.map(|(_, picks)| picks)
     }
 
@@ -155,7 +160,7 @@ impl<'a> Search<'a> {
         let bests: Vec<f64> = self.menus.stages.iter().map(Menu::best).collect();
         let mut high = self.problem.combine(&bests).2;
         let mut strict = false;
-        while low < high {
+        while low < high && !self.is_spent() {
             // Halve while the range is wide; near the end ask for anything better at all, which ends the search.
             strict = !strict && high - low <= high * 2e-3;
             let target = if strict {
@@ -205,13 +210,18 @@ fn offer(menu: &Menu, target: f64, all_rungs: bool, out: &mut Vec<Opt>) {
 }
 
 fn floors(options: &[Vec<Opt>]) -> Vec<(u32, u32, u64)> {
-    let mut floor = vec![(0, 0, 0); options.len() + 1];
+    let mut floor: Vec<(u32, u32, u64)> = vec![(0, 0, 0); options.len() + 1];
     for i in (0..options.len()).rev() {
         let least = |f: fn(&Opt) -> u64| options[i].iter().map(f).min().unwrap_or(0);
         let (c, s, m) = floor[i + 1];
         let cores = least(|o| o.cores.into()) as u32;
         let sms = least(|o| o.sms.into()) as u32;
-        floor[i] = (c + cores, s + sms, m + least(|o| o.memory));
+        let memory = least(|o| o.memory);
+        floor[i] = (
+            c.saturating_add(cores),
+            s.saturating_add(sms),
+            m.saturating_add(memory),
+        );
     }
     floor
 }
@@ -219,7 +229,7 @@ fn floors(options: &[Vec<Opt>]) -> Vec<(u32, u32, u64)> {
 impl Descent<'_> {
     fn go(&mut self, i: usize, left: Budget, rank: Rank) {
         let (cores, sms, memory) = self.floor[i];
-        if left.minus(cores, sms, memory).is_none() || self.nodes >= NODES_MAX {
+        if left.minus(cores, sms, memory).is_none() || self.nodes_left == 0 {
             return;
         }
         if self
@@ -240,7 +250,7 @@ impl Descent<'_> {
             return;
         }
         for at in 0..self.options[i].len() {
-            self.nodes += 1;
+            self.nodes_left = self.nodes_left.saturating_sub(1);
             let option = self.options[i][at];
             let Some(option) = self.lift(i, option) else {
                 continue;

@@ -13,12 +13,14 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{StageId, WorkerId};
-use crate::job::{JobSpec, Plan};
-use crate::unit::{Bytes, Rate, Sms, Time};
+use crate::job::{JobSpec, Plan, Role};
+use crate::unit::{Bytes, Millis, Rate, Sms, Time};
 
 mod detect;
 mod refit;
 mod report;
+mod restarts;
+mod silent;
 mod window;
 
 pub use detect::{Alarm, Side};
@@ -27,9 +29,11 @@ pub use report::{
     AGE_MAX_US, BATCH_MAX, BUSY_MAX, BadReport, Busy, LANES_MAX, Report, STEPS_MAX, StepReport,
     UNITS_MAX,
 };
+pub use silent::{Missing, SILENT_AFTER, Silent};
 pub use window::{StageMeasure, Window};
 
 use detect::Alarmist;
+use restarts::Restarts;
 use window::Windows;
 
 /// Windows over which rates are smoothed, by their median.
@@ -179,14 +183,32 @@ pub struct View {
     pub held: bool,
     /// The newest decisions, oldest first.
     pub remarks: Vec<Remark>,
+    /// The stages that keep the next window from closing; all of them right after one has closed.
+    pub silent: Vec<Silent>,
+}
+
+impl View {
+    /// Which stages have kept windows from closing for a while, in a sentence for a person; none if none has.
+    pub fn silence(&self, spec: &JobSpec, now: Time) -> Option<String> {
+        silent::sentence(&self.silent, &spec.stages, now)
+    }
+}
+
+/// What is declared of a stage, as far as windows depend on it.
+#[derive(Clone, Copy, Debug)]
+struct Declared {
+    /// A report from anybody else is refused, which also bounds what is kept.
+    workers: u32,
+    role: Role,
 }
 
 /// Watches one job. Volatile.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    /// Declared workers by stage: a report from anybody else is refused, which also bounds what is kept.
-    workers: Vec<u32>,
+    stages: Vec<Declared>,
+    began: Time,
     windows: Windows,
+    restarts: Restarts,
     alarm: Alarmist,
     recent: VecDeque<Window>,
     closed: u64,
@@ -214,10 +236,16 @@ enum Origin {
 
 impl Watch {
     /// A job that has just started (or a daemon that has).
-    pub fn new(spec: &JobSpec) -> Self {
+    pub fn new(spec: &JobSpec, now: Time) -> Self {
+        let declared = |s: &crate::job::StageSpec| Declared {
+            workers: s.workers,
+            role: s.role,
+        };
         Self {
-            workers: spec.stages.iter().map(|s| s.workers).collect(),
+            stages: spec.stages.iter().map(declared).collect(),
+            began: now,
             windows: Windows::default(),
+            restarts: Restarts::of(spec.stages.len()),
             alarm: Alarmist::default(),
             recent: VecDeque::new(),
             closed: 0,
@@ -236,9 +264,9 @@ impl Watch {
     pub fn ingest(&mut self, report: &Report) -> Result<(), BadReport> {
         let (stage, worker) = (report.stage, report.worker);
         if self
-            .workers
+            .stages
             .get(usize::from(stage.0))
-            .is_none_or(|n| worker.0 >= *n)
+            .is_none_or(|s| worker.0 >= s.workers)
         {
             return Err(BadReport::Unknown { stage, worker });
         }
@@ -250,6 +278,15 @@ impl Watch {
     /// Forgets a worker: it has restarted, or another process holds its lease. Its next report starts anew.
     pub fn forget(&mut self, stage: StageId, worker: WorkerId) {
         self.windows.forget(stage, worker);
+    }
+
+    /// A worker of the stage has restarted with another share and works again.
+    pub fn restarted(&mut self, stage: StageId, took: Millis) {
+        self.restarts.note(stage, took);
+    }
+    /// What a restart of each stage takes: the median of its newest ones; none where it has not restarted yet.
+    pub fn restart_costs(&self) -> Vec<Option<Millis>> {
+        self.restarts.medians()
     }
 
     /// Closes a window if it is complete, and says whether the controller should look at the job. Call it after
@@ -396,6 +433,7 @@ impl Watch {
             alarm: self.alarm.level(),
             held: self.judged.is_some(),
             remarks: self.remarks.iter().cloned().collect(),
+            silent: self.windows.silent(&self.stages, self.began),
         }
     }
 

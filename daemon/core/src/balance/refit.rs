@@ -63,12 +63,14 @@ pub fn refit(
             new.ratio.push(None);
             continue;
         };
-        let predicted = problem.rate(i, share.cores, share.sms, now.batch);
+        // Where caps overlap, a stage that is busy works with what it can reach and not with what it is promised.
+        let usable = share.cap.max(share.sms);
+        let predicted = problem.rate(i, share.cores, usable, now.batch);
         let ratio = (predicted > Rate::ZERO).then(|| now.rate.get() / predicted.get());
         new.ratio.push(ratio);
         let point = Point {
             cores: share.cores,
-            sms: share.sms,
+            sms: usable,
             batch: now.batch,
             replicas: stage.workers,
             rate: Rate::clamped(now.rate.get() / problem.slowdown(i)),

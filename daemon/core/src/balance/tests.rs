@@ -131,7 +131,7 @@ fn run(
 
 /// A watch that has been refitted and is balanced at 100.
 fn settled(ctx: &JobContext<'_>) -> (Watch, u64) {
-    let mut watch = Watch::new(ctx.spec);
+    let mut watch = Watch::new(ctx.spec, Time(0));
     let (n, verdict) = run(&mut watch, ctx, 0..100, |_| [120.0, 100.0, 100.0]).unwrap();
     assert_eq!(
         (n, verdict.trigger),
@@ -262,7 +262,7 @@ fn a_verdict_that_nobody_answered_comes_again() {
     let spec = job(Detector::default(), [1, 1, 1]);
     let plan = planned(100.0);
     let c = ctx(&spec, &plan);
-    let mut watch = Watch::new(&spec);
+    let mut watch = Watch::new(&spec, Time(0));
     let (n, _) = run(&mut watch, &c, 0..100, |_| [100.0; 3]).unwrap();
     let (again, verdict) = run(&mut watch, &c, n + 1..100, |_| [100.0; 3]).unwrap();
     assert_eq!((again, verdict.trigger), (n + 1, Trigger::Start));

@@ -9,7 +9,8 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use super::report::Report;
-use super::{JobContext, Measured};
+use super::silent::{Missing, Silent};
+use super::{Declared, JobContext, Measured};
 use crate::id::{StageId, WorkerId};
 use crate::job::Role;
 use crate::unit::{Rate, Time};
@@ -57,15 +58,25 @@ struct Worker {
     rate: Option<(f64, u64)>, // with the number of the window it is from
 }
 
+/// When a worker last said what a window needs. Outlives its restarts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    work: Option<Time>,
+    step: Option<Time>,
+}
+
 /// Accumulates reports into windows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows {
     workers: BTreeMap<(StageId, WorkerId), Worker>,
+    heard: BTreeMap<(StageId, WorkerId), Heard>,
     consumed: f64,
     discarded: f64,
     closings: u64,
     /// The step that the last window closed with.
     closed: Option<u64>,
+    /// When that was.
+    closed_at: Option<Time>,
     last_report: Option<Time>,
 }
 
@@ -119,11 +130,17 @@ impl Worker {
 impl Windows {
     pub(super) fn ingest(&mut self, report: &Report) {
         self.last_report = Some(report.at);
-        let worker = self
-            .workers
-            .entry((report.stage, report.worker))
-            .or_default();
+        let key = (report.stage, report.worker);
+        let worker = self.workers.entry(key).or_default();
+        let last_step = worker.last_step;
         let (consumed, discarded) = worker.add(report);
+        let heard = self.heard.entry(key).or_default();
+        if report.busy.iter().any(|b| b.units > 0.0) {
+            heard.work = Some(report.at);
+        }
+        if worker.last_step != last_step {
+            heard.step = Some(report.at);
+        }
         self.consumed += consumed;
         self.discarded += discarded;
     }
@@ -167,6 +184,7 @@ impl Windows {
         let measured: Vec<Option<StageMeasure>> =
             (0..stages.len()).map(|i| self.stage(ctx, i)).collect();
         self.closed = Some(step);
+        self.closed_at = self.last_report;
         self.workers.values_mut().for_each(Worker::clear);
         let all = self.consumed + self.discarded;
         let yielded = if all > 0.0 { self.consumed / all } else { 1.0 };
@@ -198,19 +216,64 @@ impl Windows {
     fn has_news(&self, stage: StageId, workers: u32) -> bool {
         let mut fresh = false;
         for w in 0..workers {
-            let Some(worker) = self.workers.get(&(stage, WorkerId(w))) else {
-                return false;
-            };
-            let now = worker.measure().is_some();
-            let recent = worker
-                .rate
-                .is_some_and(|(_, from)| from + STALE_WINDOWS > self.closings);
-            if !now && !recent {
+            if !self.has_rate((stage, WorkerId(w))) {
                 return false;
             }
-            fresh |= now;
+            fresh |= self.has_fresh((stage, WorkerId(w)));
         }
         fresh
+    }
+    fn has_fresh(&self, key: (StageId, WorkerId)) -> bool {
+        let worker = self.workers.get(&key);
+        worker.is_some_and(|w| w.measure().is_some())
+    }
+    fn has_rate(&self, key: (StageId, WorkerId)) -> bool {
+        let last = self.workers.get(&key).and_then(|w| w.rate);
+        let recent = last.is_some_and(|(_, from)| from + STALE_WINDOWS > self.closings);
+        recent || self.has_fresh(key)
+    }
+
+    /// The stages that keep the next window from closing. `began`: since when anybody could have been heard.
+    pub(super) fn silent(&self, stages: &[Declared], began: Time) -> Vec<Silent> {
+        let counted = stages.iter().enumerate();
+        let counted = counted.filter(|(_, stage)| stage.role != Role::Other);
+        let silent = |(i, stage): (usize, &Declared)| {
+            let id = StageId(i as u8);
+            let any_fresh = (0..stage.workers).any(|w| self.has_fresh((id, WorkerId(w))));
+            let missing = |w| self.missing((id, WorkerId(w)), stage.role, any_fresh);
+            let workers = (0..stage.workers).filter_map(|w| {
+                let (missing, heard) = missing(w)?;
+                let since = heard.unwrap_or(began);
+                Some(Silent {
+                    stage: id,
+                    worker: Some(WorkerId(w)),
+                    missing,
+                    since,
+                    // Before the last window closed nothing more was needed of it.
+                    waited_for: self.closed_at.map_or(since, |at| at.max(since)),
+                })
+            });
+            Silent::of_stage(workers.collect(), stage.workers)
+        };
+        counted.filter_map(silent).collect()
+    }
+
+    /// What a window still needs of a worker, and when that last came; none: nothing.
+    fn missing(
+        &self,
+        key: (StageId, WorkerId),
+        role: Role,
+        any_fresh: bool,
+    ) -> Option<(Missing, Option<Time>)> {
+        let heard = self.heard.get(&key).copied().unwrap_or_default();
+        // Where nobody of the stage has anything new, everybody is waited for.
+        if !any_fresh || !self.has_rate(key) {
+            return Some((Missing::Work, heard.work));
+        }
+        let new = |w: &Worker, n| w.is_new || self.closed.is_none_or(|closed| n > closed);
+        let worker = self.workers.get(&key);
+        let stepped = worker.is_some_and(|w| w.last_step.is_some_and(|n| new(w, n)));
+        (role == Role::Training && !stepped).then_some((Missing::Step, heard.step))
     }
 
     /// A stage's rate: the sum over its workers; synchronous: the slowest times their number.

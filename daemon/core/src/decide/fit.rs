@@ -10,12 +10,12 @@ use crate::id::GpuId;
 use crate::node::{Gpu, GpuMode};
 use crate::pool::{GpuUse, Owner};
 use crate::state::Durable;
-use crate::unit::{Bytes, Sms};
+use crate::unit::{Bytes, Sms, Total as _};
 
 /// The vector for a lease of its own: cores of one NUMA node where that is possible, GPUs named or the fullest
 /// that still has room (so that whole GPUs stay free).
 pub fn fit(d: &Durable, cores: u32, asks: &[GpuAsk]) -> Result<Vector, Rejection> {
-    let all = d.node().leasable_cores().len();
+    let all = d.pool().leasable_cores();
     if cores > all {
         return Err(Rejection::Never {
             resource: Resource::Cores,
@@ -29,13 +29,32 @@ pub fn fit(d: &Durable, cores: u32, asks: &[GpuAsk]) -> Result<Vector, Rejection
     Ok(Vector { cores, gpus })
 }
 
+/// Whether amounts would fit on all that is available, with nobody else there.
+pub(super) fn possible(d: &Durable, cores: u32, asks: &[GpuAsk]) -> bool {
+    cores <= d.pool().open_cores().len() && assign(d, asks, |g| available_on(d, g)).is_some()
+}
+
+/// What of a GPU can be leased, whoever has it now.
+pub(super) fn available_on(d: &Durable, gpu: &Gpu) -> GpuUse {
+    let (sms, memory) = d
+        .unavailable()
+        .gpus
+        .get(&gpu.id)
+        .copied()
+        .unwrap_or_default();
+    GpuUse {
+        sms: gpu.sms - sms,
+        memory: gpu.leasable_memory() - memory,
+    }
+}
+
 /// `n` free cores: of the wanted NUMA node if they suffice, else of the first that suffices, else the lowest.
 fn pick_cores(d: &Durable, n: u32, near: Option<u16>) -> Option<crate::cpuset::CpuSet> {
     let free = d.pool().free_cores();
     if free.len() < n {
         return None;
     }
-    let nodes = d.node().numa_nodes();
+    let nodes = d.pool().numa_nodes();
     if nodes.len() > 1 {
         let wanted = near.into_iter().chain(nodes.keys().copied());
         for numa in wanted {
@@ -85,7 +104,10 @@ fn owner_name(d: &Durable, owner: Owner) -> String {
 fn wanted_sms(gpu: &Gpu, ask: SmAsk) -> Option<Sms> {
     let exact = match ask {
         SmAsk::Count(n) => n,
-        SmAsk::Percent(p) => Sms((u64::from(gpu.sms.0) * u64::from(p)).div_ceil(100) as u32),
+        SmAsk::Percent(p) => {
+            let exact = (u64::from(gpu.sms.0) * u64::from(p)).div_ceil(100);
+            Sms(u32::try_from(exact).unwrap_or(u32::MAX))
+        }
     };
     // 100 % of a GPU whose granularity does not divide it is all that can be enforced.
     gpu.round_up(exact).or_else(|| match ask {
@@ -144,7 +166,7 @@ fn fit_gpus(d: &Durable, asks: &[GpuAsk]) -> Result<BTreeMap<GpuId, GpuShare>, R
     })
 }
 
-fn enforced(d: &Durable) -> impl Iterator<Item = &Gpu> {
+pub(super) fn enforced(d: &Durable) -> impl Iterator<Item = &Gpu> {
     d.node().gpus.iter().filter(|g| g.mode == GpuMode::Enforce)
 }
 
@@ -281,7 +303,7 @@ fn biggest_on_gpu(d: &Durable, gpu: Option<GpuId>, memory: bool) -> Option<Strin
             .iter()
             .filter(|(id, _)| gpu.is_none_or(|g| g == **id))
             .map(|(_, s)| of(s))
-            .sum()
+            .total()
     };
     let leases = d
         .leases()

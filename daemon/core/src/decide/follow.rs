@@ -4,8 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::job::{plan_for, room_of};
-use super::lease::{first_waiting_for, granted, room, unpark, whole};
+use super::queue;
 use crate::event::Event;
 use crate::grant::{GpuShare, Resize, Vector};
 use crate::id::JobId;
@@ -13,9 +12,7 @@ use crate::job::{Job, JobPhase};
 use crate::lease::{Lease, Phase};
 use crate::state::{Durable, slots};
 use crate::unit::{Bytes, Sms};
-
-/// Entries of the queue that are tried in one step: a long queue behind a blocked head must not cost a step.
-pub const QUEUE_LOOKS: usize = 64;
+use crate::volatile::Volatile;
 
 /// What happened that something may follow from.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +39,10 @@ impl Touched {
                 self.jobs.insert(*id);
                 self.freed = true;
             }
+            // What is known of a job that waits has changed: it may fit now.
+            Event::TrialReported { .. } | Event::ProfileImported { .. } => {
+                self.freed |= d.a_job_waits();
+            }
             _ => {}
         }
         if self.freed {
@@ -52,7 +53,7 @@ impl Touched {
 }
 
 /// The next events that follow. Call again after applying them, until there are none.
-pub fn follow(d: &Durable, touched: &mut Touched) -> Vec<Event> {
+pub fn follow(d: &Durable, v: &mut Volatile, touched: &mut Touched) -> Vec<Event> {
     while let Some(id) = touched.jobs.first().copied() {
         if let Some(event) = d.jobs().get(&id).and_then(|job| retarget(d, job)) {
             return vec![event];
@@ -61,7 +62,7 @@ pub fn follow(d: &Durable, touched: &mut Touched) -> Vec<Event> {
     }
     if core::mem::take(&mut touched.freed)
         && !d.draining()
-        && let Some(event) = admit(d).or_else(|| serve(d))
+        && let Some(event) = queue::next(d, v)
     {
         touched.freed = true;
         return vec![event];
@@ -69,25 +70,24 @@ pub fn follow(d: &Durable, touched: &mut Touched) -> Vec<Event> {
     Vec::new()
 }
 
-/// The next worker of the job whose target (or kept share) is not what the plan says and can come nearer.
+/// The next worker of the job whose target (or kept share) or batch size is not what the plan says and can come nearer.
 fn retarget(d: &Durable, job: &Job) -> Option<Event> {
     let plan = job.plan.as_ref()?;
     slots(job).find_map(|(member, slot)| {
-        let wanted = plan
-            .stages
-            .get(usize::from(member.stage.0))?
-            .workers
-            .get(member.worker.0 as usize)?;
+        let stage = plan.stages.get(usize::from(member.stage.0))?;
+        let wanted = stage.workers.get(member.worker.0 as usize)?;
         match slot.lease.and_then(|id| d.leases().get(&id)) {
-            Some(lease) => {
-                let movable = lease.phase.is_usable();
-                let next = movable.then(|| nearer(d, lease, wanted)).flatten()?;
-                Some(Event::LeaseRetargeted {
+            Some(lease) if lease.phase.is_usable() => {
+                let next = nearer(d, lease, wanted);
+                let batch = batch_with(lease, next.as_ref(), wanted, stage.batch);
+                (next.is_some() || batch != lease.batch).then(|| Event::LeaseRetargeted {
                     id: lease.id,
                     generation: lease.generation.next(),
-                    target: next,
+                    target: next.unwrap_or_else(|| lease.target.clone()),
+                    batch,
                 })
             }
+            Some(_) => None,
             None => {
                 // What is kept is kept piece by piece: what the plan needs must not go to others meanwhile.
                 let all = step_toward(d, &slot.unclaimed, &slot.unclaimed, wanted);
@@ -99,6 +99,18 @@ fn retarget(d: &Durable, job: &Job) -> Option<Event> {
             }
         }
     })
+}
+
+/// The batch size that goes with the next target: the plan's with all of the plan's share, and on the way there none
+/// that needs more memory than either end. A share that cannot change keeps its batch size.
+fn batch_with(lease: &Lease, next: Option<&Vector>, wanted: &Vector, planned: u32) -> u32 {
+    if lease.resize == Resize::Fixed && lease.phase != Phase::Pending {
+        lease.batch
+    } else if next.unwrap_or(&lease.target) == wanted {
+        planned
+    } else {
+        planned.min(lease.batch)
+    }
 }
 
 fn nearer(d: &Durable, lease: &Lease, wanted: &Vector) -> Option<Vector> {
@@ -180,35 +192,4 @@ fn shrunk(target: &Vector, wanted: &Vector) -> Vector {
         *share != GpuShare::default()
     });
     Vector { cores, gpus }
-}
-
-/// The first waiting job that fits now: by priority, then arrival. A job behind one that waits is tried only if it
-/// is on other GPUs and the one ahead does not lack cores, which is what planning it on the rest decides.
-fn admit(d: &Durable) -> Option<Event> {
-    let mut waiting: Vec<&Job> = d
-        .jobs()
-        .values()
-        .filter(|j| j.phase == JobPhase::Queued)
-        .collect();
-    waiting.sort_by_key(|j| (core::cmp::Reverse(j.spec.priority), j.id));
-    let first = waiting.first()?;
-    let plan = plan_for(d, first, &room_of(d, first)).ok()?;
-    let before = d.queue().take_while(|q| q.priority >= first.spec.priority);
-    if first_waiting_for(before, &whole(&plan)).is_some() {
-        return None; // a request of at least its priority waits for the same
-    }
-    Some(Event::JobAdmitted { id: first.id, plan })
-}
-
-/// The first request of the queue that fits now.
-fn serve(d: &Durable) -> Option<Event> {
-    d.queue().take(QUEUE_LOOKS).find_map(|lease| {
-        if let Some((id, plan)) = unpark(d, lease, Some(lease.id)) {
-            return Some(Event::JobAdmitted { id, plan }); // the request is served in the next round
-        }
-        let target = room(d, lease, Some(lease.id)).ok()?;
-        Some(Event::LeaseGranted {
-            lease: granted(lease, target),
-        })
-    })
 }

@@ -5,23 +5,24 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::lease::ended;
+use super::fit::enforced;
+use super::lease::{PROCESSES_MAX, at_most, ended};
 use super::rebalance::{self, Case, Decision as Ruled, Judgement};
+use super::room::{free_beside, room_beside_queue, whole_room};
 use super::{Answer, Decision, find_fenced};
 use crate::allocate::{Inputs, Refusal, Room, plan};
-use crate::balance::{Free, JobContext, Report, StayReason};
+use crate::balance::{JobContext, Report, StayReason, Verdict};
 use crate::command::{Caller, Rejection, Reply, Resource};
 use crate::curve::{Profile, ProfileKey};
 use crate::event::Event;
-use crate::grant::{Ask, Vector};
+use crate::grant::{Ask, Member, Resize};
 use crate::id::{BodyHash, Fence, LeaseId, Name, RequestId};
 use crate::job::{
-    Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, WORKERS_MAX,
+    Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, Slot, WORKERS_MAX,
 };
-use crate::lease::{Cause, End};
-use crate::node::Node;
+use crate::lease::{End, Lease, Phase};
 use crate::state::{Durable, Effect, slots};
-use crate::unit::{Sms, Time};
+use crate::unit::{Millis, Sms, Time};
 use crate::volatile::{Ruling, Volatile};
 
 pub(super) fn submit(
@@ -45,12 +46,9 @@ pub(super) fn submit(
     if d.draining() {
         return Err(Rejection::Draining);
     }
-    if d.jobs().len() >= v.settings.jobs_max as usize {
-        return Err(Rejection::Limit {
-            what: "live jobs",
-            limit: v.settings.jobs_max.into(),
-        });
-    }
+    let own = d.tally(&caller.tenant).jobs;
+    at_most("live jobs", d.jobs().len(), v.settings.jobs_max)?;
+    at_most("live jobs of one tenant", own, v.settings.tenant_jobs_max)?;
     if d.job_named(&caller.tenant, &spec.name).is_some() {
         return Err(Rejection::NameTaken(spec.name.clone()));
     }
@@ -59,6 +57,7 @@ pub(super) fn submit(
         tenant: caller.tenant.clone(),
         request,
         body,
+        arrival: d.next_lease(),
         spec: spec.clone(),
         phase: JobPhase::Queued,
         plan: None,
@@ -68,7 +67,7 @@ pub(super) fn submit(
         moves: 0,
     };
     // What does not fit an empty node never fits: said now, not after an hour in the queue.
-    plan_for(d, &job, &whole_room(d.node()))?;
+    plan_for(d, &job, &whole_room(d))?;
     let reply = Answer::Reply(Reply::Job(job.id));
     Ok(Decision {
         events: vec![Event::JobSubmitted { job }],
@@ -109,6 +108,13 @@ fn check(spec: &JobSpec) -> Result<(), Rejection> {
                     s.name, s.workers
                 ),
             );
+        }
+        if s.processes > PROCESSES_MAX {
+            let why = format!(
+                "stage {} has workers of {} processes; 1 to {PROCESSES_MAX} are possible",
+                s.name, s.processes
+            );
+            return invalid("processes", why);
         }
         if s.processes == 0 || s.cores.0 > s.cores.1 || s.sms.0 > s.sms.1 {
             return invalid(
@@ -154,90 +160,15 @@ fn check_rules(rules: &RebalanceSpec) -> Result<(), Rejection> {
     })
 }
 
-/// All of a node.
-fn whole_room(node: &Node) -> Room {
-    Room {
-        cores: node.leasable_cores(),
-        gpus: node
-            .gpus
-            .iter()
-            .map(|g| (g.id, (g.sms, g.leasable_memory())))
-            .collect(),
-    }
-}
-
-/// What a job may use: what is free and what it has itself.
-pub(super) fn room_of(d: &Durable, job: &Job) -> Room {
-    let mut room = free_room(d);
-    let others = d.jobs().values().filter(|j| j.id != job.id);
-    others.for_each(|other| set_aside(d, other, &mut room));
-    let mut own = |v: &Vector| {
-        room.cores = room.cores.union(&v.cores);
-        for (id, share) in &v.gpus {
-            let free = room.gpus.entry(*id).or_default();
-            free.0 += share.guarantee;
-            free.1 += share.memory;
-        }
-    };
-    for (_, slot) in slots(job) {
-        own(&slot.unclaimed);
-        if let Some(lease) = slot
-            .lease
-            .and_then(|id| d.leases().get(&id))
-            .filter(|l| l.phase.is_usable())
-        {
-            own(&lease.counted());
-        }
-    }
-    room
-}
-
-/// What another job's plan has and its workers have not yet, because somebody has to give it up first: not for a
-/// second plan, or the two would take it from each other in turn.
-fn set_aside(d: &Durable, other: &Job, room: &mut Room) {
-    for (wanted, has) in planned(d, other) {
-        room.cores = room.cores.difference(&wanted.cores.difference(&has.cores));
-        for (id, w) in &wanted.gpus {
-            let have = has.gpus.get(id).copied().unwrap_or_default();
-            if let Some(free) = room.gpus.get_mut(id) {
-                free.0 = free.0 - (w.guarantee - have.guarantee);
-                free.1 = free.1 - (w.memory - have.memory);
-            }
-        }
-    }
-}
-
-/// What each worker of a job is to have by its plan, and what is counted for it.
-fn planned<'a>(d: &'a Durable, job: &'a Job) -> impl Iterator<Item = (&'a Vector, Vector)> {
-    slots(job).filter_map(|(m, slot)| {
-        let stage = job.plan.as_ref()?.stages.get(usize::from(m.stage.0))?;
-        let wanted = stage.workers.get(m.worker.0 as usize)?;
-        let lease = slot.lease.and_then(|id| d.leases().get(&id));
-        let has = lease.map_or_else(|| slot.unclaimed.clone(), |l| l.counted());
-        Some((wanted, has))
-    })
-}
-
-fn free_room(d: &Durable) -> Room {
-    let free = |id| d.pool().free_on(d.node(), d.unavailable(), id);
-    Room {
-        cores: d.pool().free_cores().clone(),
-        gpus: d
-            .node()
-            .gpus
-            .iter()
-            .map(|g| (g.id, (free(g.id).sms, free(g.id).memory)))
-            .collect(),
-    }
-}
-
 /// The plan of a job on this room, by its profiles and what was learned live.
 pub(super) fn plan_for(d: &Durable, job: &Job, room: &Room) -> Result<Plan, Rejection> {
     let profiles = profiles_of(d, &job.tenant, &job.spec);
+    let pinned = pinned(d, job);
     let inputs = Inputs {
         scale: &job.scale,
         learned: &job.learned,
         profiles: &profiles,
+        pinned: &pinned,
         ..Inputs::declared(&job.spec)
     };
     plan(&inputs, d.node(), room, job.plan.as_ref())
@@ -245,9 +176,22 @@ pub(super) fn plan_for(d: &Durable, job: &Job, room: &Room) -> Result<Plan, Reje
         .map_err(|r| refused(d, &r))
 }
 
+/// The stages of a job whose GPU share can never change, and is in use: a new plan leaves it as it is.
+fn pinned(d: &Durable, job: &Job) -> Vec<bool> {
+    let in_use = |slot: &Slot| {
+        let lease = slot.lease.and_then(|id| d.leases().get(&id));
+        lease.is_some_and(|l| l.phase != Phase::Pending)
+    };
+    let stages = job.spec.stages.iter().enumerate();
+    let slots = |i: usize| job.slots.get(i).into_iter().flatten();
+    stages
+        .map(|(i, s)| s.resize == Resize::Fixed && slots(i).any(in_use))
+        .collect()
+}
+
 /// The stored profiles of a job's stages, measured on this node's kind of GPU.
 pub fn profiles_of<'a>(d: &'a Durable, tenant: &Name, spec: &JobSpec) -> Vec<Option<&'a Profile>> {
-    let model = d.node().gpus.first().map(|g| g.model.clone());
+    let model = enforced(d).next().map(|g| g.model.clone());
     let none = Name::new("none").ok();
     let find = |s: &crate::job::StageSpec| {
         let stage = s
@@ -289,7 +233,10 @@ fn refused(d: &Durable, refusal: &Refusal) -> Rejection {
             }
         }
         None => Rejection::Invalid {
-            field: "spec",
+            field: match refusal {
+                Refusal::Idle(_) => "stages",
+                _ => "spec",
+            },
             why: refusal.to_string(),
         },
     }
@@ -319,7 +266,7 @@ pub(super) fn update(
         });
     }
     if replan && job.phase == JobPhase::Admitted {
-        let new = plan_for(d, &changed, &room_of(d, job))?;
+        let new = plan_for(d, &changed, &room_beside_queue(d, v, job))?;
         if job.plan.as_ref() != Some(&new) {
             v.rulings.remove(&job.id);
             events.push(Event::JobReplanned {
@@ -346,23 +293,23 @@ fn named<'a>(d: &'a Durable, caller: &Caller, name: &Name) -> Result<&'a Job, Re
         .ok_or_else(|| Rejection::NotFound(format!("job {name}")))
 }
 
+/// The job ends at once: its name is free, and what was kept for it. What a worker uses stays the worker's for a
+/// grace: from the commit on it is told to give it back (`converge::directive`), and `decide::time` takes what is
+/// left. A lease that nobody uses yet ends here.
 pub(super) fn cancel(d: &Durable, caller: &Caller, name: &Name) -> Result<Decision, Rejection> {
     let job = named(d, caller, name)?;
-    let mine = |l: &&crate::lease::Lease| matches!(l.ask, Ask::Stage(m) if m.job == job.id);
-    let over = |l: &crate::lease::Lease| match l.phase.holder() {
-        None => Some(ended(l, End::Revoked, None)),
-        Some(_) if l.phase.is_usable() => Some(Event::LeaseQuarantined {
-            id: l.id,
-            fence: l.fence.next(),
-            cause: Cause::Revoked,
-        }),
-        Some(_) => None,
-    };
-    let mut events: Vec<Event> = d.leases().values().filter(mine).filter_map(over).collect();
+    let (mut events, mut told) = (Vec::new(), Vec::new());
+    for lease in d.leases_of(job.id) {
+        match &lease.phase {
+            Phase::Queued | Phase::Pending => events.push(ended(lease, End::Revoked, None)),
+            phase if phase.is_usable() => told.push(lease.id),
+            _ => {} // on its way out already
+        }
+    }
     events.push(Event::JobEnded { id: job.id });
     Ok(Decision {
         events,
-        reply: Answer::Reply(Reply::Job(job.id)),
+        reply: Answer::Reply(Reply::Cancelled { job: job.id, told }),
     })
 }
 
@@ -397,7 +344,8 @@ pub(super) fn report(
         field: "report",
         why: e.to_string(),
     })?;
-    let Some(plan) = &job.plan else {
+    note_restart(v, lease, member, &report);
+    let (Some(plan), Some(watch)) = (&job.plan, v.watches.get_mut(&job.id)) else {
         return Ok(Decision::done());
     };
     let free = free_beside(d, plan);
@@ -406,28 +354,15 @@ pub(super) fn report(
         plan,
         settled: settled(d, job),
         free,
+        // Taken as 1, and a plan says so. Rates count busy time, so that waiting for the other stage does not show in
+        // them: a live estimate of the overlap needs wall time without waiting, and comes with measured interference.
         eta: None,
     };
     let Some(verdict) = watch.poll(&context) else {
         return Ok(Decision::done());
     };
-    let profiles = profiles_of(d, &job.tenant, &job.spec);
-    let room = room_of(d, job);
-    let inputs = Inputs {
-        scale: &job.scale,
-        learned: &job.learned,
-        profiles: &profiles,
-        ..Inputs::declared(&job.spec)
-    };
-    let costs = rebalance::Costs::default();
-    let judged = rebalance::judge(&Case {
-        inputs,
-        plan,
-        node: d.node(),
-        room: &room,
-        verdict: &verdict,
-        costs,
-    });
+    let restarts = watch.restart_costs();
+    let judged = judged(d, v, job, plan, &verdict, &restarts);
     let (events, stayed) = ruled(job, &judged);
     v.rulings.insert(
         job.id,
@@ -438,6 +373,49 @@ pub(super) fn report(
         },
     );
     Ok(Decision::of(events))
+}
+
+/// The first work after a restart ends it: from the commit of the new share to here the worker stood still, or was
+/// about to.
+fn note_restart(v: &mut Volatile, lease: &Lease, member: Member, report: &Report) {
+    if report.busy.iter().any(|b| b.units > 0.0)
+        && let Some(took) = v.works(lease, report.at)
+        && let Some(watch) = v.watches.get_mut(&member.job)
+    {
+        watch.restarted(member.stage, took);
+    }
+}
+
+/// Whether the job's shares move, by its profiles, what was learned live, and what its restarts took.
+fn judged(
+    d: &Durable,
+    v: &mut Volatile,
+    job: &Job,
+    plan: &Plan,
+    verdict: &Verdict,
+    restarts: &[Option<Millis>],
+) -> Judgement {
+    let profiles = profiles_of(d, &job.tenant, &job.spec);
+    let room = room_beside_queue(d, v, job);
+    let inputs = Inputs {
+        scale: &job.scale,
+        learned: &job.learned,
+        profiles: &profiles,
+        ..Inputs::declared(&job.spec)
+    };
+    let costs = rebalance::Costs {
+        restarts,
+        // Not seen: what is reported during a move belongs to no split and is thrown away.
+        drain: None,
+    };
+    rebalance::judge(&Case {
+        inputs,
+        plan,
+        node: d.node(),
+        room: &room,
+        verdict,
+        costs,
+    })
 }
 
 /// A judgement as events, and the reason if the shares stay.
@@ -487,24 +465,4 @@ pub fn settled(d: &Durable, job: &Job) -> bool {
             None => Some(&slot.unclaimed) == wanted,
         }
     })
-}
-
-fn free_beside(d: &Durable, plan: &Plan) -> Free {
-    let room = free_room(d);
-    let on = |id| room.gpus.get(id).copied().unwrap_or_default();
-    Free {
-        cores: room.cores.len(),
-        sms: plan
-            .gpus
-            .iter()
-            .map(|id| on(id).0)
-            .min()
-            .unwrap_or_default(),
-        memory: plan
-            .gpus
-            .iter()
-            .map(|id| on(id).1)
-            .min()
-            .unwrap_or_default(),
-    }
 }

@@ -3,16 +3,15 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 
-use super::job::{plan_for, room_of};
-use super::{Answer, Decision, find, find_fenced, fit};
+use super::{Answer, Decision, find, find_fenced, queue};
 use crate::command::{Acquire, Caller, Rejection, Reply};
 use crate::event::Event;
-use crate::grant::{Ask, GpuAsk, Member, SmAsk, Vector};
-use crate::id::{Fence, Generation, JobId, LeaseId};
-use crate::job::{Job, JobPhase, Plan};
+use crate::grant::{Ask, GpuAsk, Member, Resize, SmAsk, Vector};
+use crate::id::{Fence, Generation, LeaseId};
+use crate::job::{Plan, StageSpec};
 use crate::lease::{Cause, End, Holder, Lease, Phase};
 use crate::node::PoolKind;
-use crate::state::{Durable, Effect, slot};
+use crate::state::{Durable, Effect};
 use crate::unit::{Bytes, Millis, Time};
 use crate::volatile::Volatile;
 
@@ -35,25 +34,27 @@ pub(super) const fn end_name(how: End) -> &'static str {
     }
 }
 
-pub(super) fn acquire(d: &Durable, v: &Volatile, a: &Acquire) -> Result<Decision, Rejection> {
+pub(super) fn acquire(d: &Durable, v: &mut Volatile, a: &Acquire) -> Result<Decision, Rejection> {
     if let Some(answer) = remembered(d, a)? {
         return Ok(answer);
     }
     check(d, v, a)?;
     let lease = new_lease(d, a);
-    if let Some((id, plan)) = unpark(d, &lease, None) {
+    if let Some((id, plan)) = queue::unpark(d, v, &lease) {
         let target = share_in(&plan, &a.ask);
+        let granted = Lease {
+            batch: batch_in(Some(&plan), &a.ask),
+            ..granted(d, &lease, target)
+        };
         let events = [
             Event::JobAdmitted { id, plan },
-            Event::LeaseGranted {
-                lease: granted(&lease, target),
-            },
+            Event::LeaseGranted { lease: granted },
         ];
         return Ok(Decision::about(lease.id, events));
     }
-    match room(d, &lease, None) {
+    match queue::room(d, v, &lease) {
         Ok(target) => {
-            let granted = granted(&lease, target);
+            let granted = granted(d, &lease, target);
             Ok(Decision::about(
                 lease.id,
                 [Event::LeaseGranted { lease: granted }],
@@ -62,12 +63,7 @@ pub(super) fn acquire(d: &Durable, v: &Volatile, a: &Acquire) -> Result<Decision
         Err(Rejection::Short { .. } | Rejection::JobQueued(_) | Rejection::SlotTaken { .. })
             if a.wait =>
         {
-            if d.queue().count() >= v.settings.queue_max as usize {
-                return Err(Rejection::Limit {
-                    what: "requests in the queue",
-                    limit: v.settings.queue_max.into(),
-                });
-            }
+            check_queue(d, v, a)?;
             let id = lease.id;
             Ok(Decision {
                 events: vec![Event::LeaseQueued { lease }],
@@ -76,26 +72,6 @@ pub(super) fn acquire(d: &Durable, v: &Volatile, a: &Acquire) -> Result<Decision
         }
         Err(refusal) => Err(refusal),
     }
-}
-
-/// A parked job's plan, if its worker asks and there is room for all of the job again.
-pub(super) fn unpark(d: &Durable, lease: &Lease, entry: Option<LeaseId>) -> Option<(JobId, Plan)> {
-    let Ask::Stage(member) = &lease.ask else {
-        return None;
-    };
-    let job = d
-        .jobs()
-        .get(&member.job)
-        .filter(|j| j.phase == JobPhase::Parked)?;
-    let plan = plan_for(d, job, &room_of(d, job)).ok()?;
-    let blocked = ahead(d, lease, &whole(&plan), entry).is_some();
-    (!blocked).then_some((job.id, plan))
-}
-
-/// All that a plan takes, as one vector.
-pub(super) fn whole(plan: &Plan) -> Vector {
-    let workers = plan.stages.iter().flat_map(|s| &s.workers);
-    workers.fold(Vector::empty(), |all, v| all.max(v))
 }
 
 fn share_in(plan: &Plan, ask: &Ask) -> Vector {
@@ -107,6 +83,16 @@ fn share_in(plan: &Plan, ask: &Ask) -> Vector {
         .and_then(|s| s.workers.get(m.worker.0 as usize))
         .cloned()
         .unwrap_or_default()
+}
+
+/// The batch size that a plan has for a request; 1 where it has none.
+fn batch_in(plan: Option<&Plan>, ask: &Ask) -> u32 {
+    let (Some(plan), Ask::Stage(m)) = (plan, ask) else {
+        return 1;
+    };
+    plan.stages
+        .get(usize::from(m.stage.0))
+        .map_or(1, |s| s.batch)
 }
 
 /// The answer to a request that was made before.
@@ -140,6 +126,10 @@ fn remembered(d: &Durable, a: &Acquire) -> Result<Option<Decision>, Rejection> {
 }
 
 fn new_lease(d: &Durable, a: &Acquire) -> Lease {
+    let (resize, processes) = match stage_of(d, a) {
+        Some(stage) => (stage.resize, stage.processes),
+        None => (a.resize.unwrap_or_default(), a.processes.unwrap_or(1)),
+    };
     Lease {
         id: d.next_lease(),
         tenant: a.tenant.clone(),
@@ -147,20 +137,21 @@ fn new_lease(d: &Durable, a: &Acquire) -> Lease {
         body: a.body,
         ask: a.ask.clone(),
         enforced: a.enforced,
-        resize: a.resize,
-        processes: a.processes,
+        resize,
+        processes,
         ttl: a.ttl,
         priority: a.priority,
         fence: Fence(1),
         generation: Generation(1),
         held: Vector::empty(),
         target: Vector::empty(),
+        batch: 1,
         phase: Phase::Queued,
     }
 }
 
-/// The lease with its share.
-pub(super) fn granted(lease: &Lease, target: Vector) -> Lease {
+/// The lease with its share, and with what the plan in force has for its stage.
+pub(super) fn granted(d: &Durable, lease: &Lease, target: Vector) -> Lease {
     let phase = if lease.enforced {
         Phase::Pending
     } else {
@@ -174,9 +165,14 @@ pub(super) fn granted(lease: &Lease, target: Vector) -> Lease {
     } else {
         target.clone()
     };
+    let plan = match &lease.ask {
+        Ask::Stage(m) => d.jobs().get(&m.job).and_then(|j| j.plan.as_ref()),
+        Ask::Alone { .. } => None,
+    };
     Lease {
         held,
         target,
+        batch: batch_in(plan, &lease.ask),
         phase,
         ..lease.clone()
     }
@@ -188,23 +184,22 @@ fn check(d: &Durable, v: &Volatile, a: &Acquire) -> Result<(), Rejection> {
     if d.draining() {
         return Err(Rejection::Draining);
     }
-    if d.leases().len() >= v.settings.leases_max as usize {
-        return Err(Rejection::Limit {
-            what: "live leases",
-            limit: v.settings.leases_max.into(),
-        });
-    }
+    let own = d.tally(&a.tenant).leases;
+    at_most("live leases", d.leases().len(), v.settings.leases_max)?;
+    at_most(
+        "live leases of one tenant",
+        own,
+        v.settings.tenant_leases_max,
+    )?;
     if a.ttl < TTL_MIN || a.ttl > TTL_MAX {
         return invalid(
             "ttl_ms",
             format!("{} is not between {TTL_MIN} and {TTL_MAX}", a.ttl),
         );
     }
-    if a.processes == 0 || a.processes > PROCESSES_MAX {
-        return invalid(
-            "processes",
-            format!("{} is not between 1 and {PROCESSES_MAX}", a.processes),
-        );
+    if let Some(n) = a.processes.filter(|n| !(1..=PROCESSES_MAX).contains(n)) {
+        let why = format!("{n} is not between 1 and {PROCESSES_MAX}");
+        return invalid("processes", why);
     }
     match (d.node().kind, a.enforced) {
         (PoolKind::Local, false) => {
@@ -224,8 +219,59 @@ fn check(d: &Durable, v: &Volatile, a: &Acquire) -> Result<(), Rejection> {
     }
     match &a.ask {
         Ask::Alone { cores, gpus } => check_alone(*cores, gpus),
-        Ask::Stage(member) => find_member(d, a, *member).map(|_| ()),
+        Ask::Stage(member) => check_terms(find_member(d, a, *member)?, a),
     }
+}
+
+/// A limit that is not reached yet.
+pub(super) fn at_most(what: &'static str, has: usize, limit: u32) -> Result<(), Rejection> {
+    let limit = u64::from(limit);
+    if (has as u64) < limit {
+        Ok(())
+    } else {
+        Err(Rejection::Limit { what, limit })
+    }
+}
+
+fn check_queue(d: &Durable, v: &Volatile, a: &Acquire) -> Result<(), Rejection> {
+    let own = d.tally(&a.tenant).queued;
+    at_most("requests in the queue", d.queue_len(), v.settings.queue_max)?;
+    let most = v.settings.tenant_queue_max;
+    at_most("requests of one tenant in the queue", own, most)
+}
+
+/// How a worker's share changes and is divided is declared with its stage, and planned by that: a request may leave it
+/// out or say the same.
+fn check_terms(stage: &StageSpec, a: &Acquire) -> Result<(), Rejection> {
+    let (resize, processes) = (a.resize.unwrap_or(stage.resize), a.processes);
+    let mode = |r: Resize| match r {
+        Resize::Live => "live",
+        Resize::Restart => "restart",
+        Resize::Fixed => "fixed",
+    };
+    let declared = |field, given: String, declared: String| {
+        let why = format!(
+            "{given} is asked, and stage {} is declared with {declared}; leave it out, or submit the job with it",
+            stage.name
+        );
+        Err(Rejection::Invalid { field, why })
+    };
+    if resize != stage.resize {
+        return declared("resize", mode(resize).into(), mode(stage.resize).into());
+    }
+    match processes {
+        Some(n) if n != stage.processes => {
+            declared("processes", n.to_string(), stage.processes.to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The stage whose worker a request is for.
+fn stage_of<'a>(d: &'a Durable, a: &Acquire) -> Option<&'a StageSpec> {
+    let Ask::Stage(m) = a.ask else { return None };
+    let job = d.jobs().get(&m.job).filter(|j| j.tenant == a.tenant)?;
+    job.spec.stages.get(usize::from(m.stage.0))
 }
 
 fn check_alone(cores: u32, gpus: &[GpuAsk]) -> Result<(), Rejection> {
@@ -270,7 +316,7 @@ fn check_alone(cores: u32, gpus: &[GpuAsk]) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn find_member<'a>(d: &'a Durable, a: &Acquire, m: Member) -> Result<&'a Job, Rejection> {
+fn find_member<'a>(d: &'a Durable, a: &Acquire, m: Member) -> Result<&'a StageSpec, Rejection> {
     let job = d.jobs().get(&m.job).filter(|j| j.tenant == a.tenant);
     let job = job.ok_or_else(|| Rejection::NotFound(m.job.to_string()))?;
     let stage = job
@@ -288,91 +334,7 @@ fn find_member<'a>(d: &'a Durable, a: &Acquire, m: Member) -> Result<&'a Job, Re
             why,
         });
     }
-    Ok(job)
-}
-
-/// The share that a request would get now. `entry` is set for a request that is in the queue already: it need
-/// not respect those behind it.
-pub(super) fn room(
-    d: &Durable,
-    lease: &Lease,
-    entry: Option<LeaseId>,
-) -> Result<Vector, Rejection> {
-    match &lease.ask {
-        Ask::Alone { cores, gpus } => {
-            let vector = fit(d, *cores, gpus)?;
-            match ahead(d, lease, &vector, entry) {
-                None => Ok(vector),
-                Some(first) => Err(Rejection::Short {
-                    resource: if *cores > 0 {
-                        crate::command::Resource::Cores
-                    } else {
-                        crate::command::Resource::Sms(None)
-                    },
-                    asked: (*cores).into(),
-                    free: 0,
-                    short_by: (*cores).max(1).into(),
-                    holder: Some(format!("the queue: {first} waits for them first")),
-                }),
-            }
-        }
-        Ask::Stage(member) => {
-            let job = d
-                .jobs()
-                .get(&member.job)
-                .ok_or_else(|| Rejection::NotFound(member.job.to_string()))?;
-            if job.phase != JobPhase::Admitted {
-                return Err(Rejection::JobQueued(job.spec.name.clone()));
-            }
-            let slot =
-                slot(job, *member).ok_or_else(|| Rejection::NotFound(member.stage.to_string()))?;
-            let planned = job.plan.as_ref().and_then(|p| {
-                let stage = p.stages.get(usize::from(member.stage.0))?;
-                stage.workers.get(member.worker.0 as usize)
-            });
-            match slot.lease {
-                // Its share is still with somebody who has to give it up first.
-                None if slot.unclaimed.is_empty() && planned.is_some_and(|p| !p.is_empty()) => {
-                    Err(Rejection::JobQueued(job.spec.name.clone()))
-                }
-                None => Ok(slot.unclaimed.clone()),
-                Some(id) => Err(Rejection::SlotTaken {
-                    stage: job.spec.stages[usize::from(member.stage.0)].name.clone(),
-                    worker: member.worker.0,
-                    lease: id,
-                }),
-            }
-        }
-    }
-}
-
-/// Backfill delays nobody: whoever uses a kind of resource that an earlier entry of the queue waits for, waits
-/// behind it. Returns that entry.
-fn ahead(d: &Durable, lease: &Lease, wanted: &Vector, entry: Option<LeaseId>) -> Option<LeaseId> {
-    let before = d
-        .queue()
-        .take_while(|q| Some(q.id) != entry && (entry.is_some() || q.priority >= lease.priority));
-    first_waiting_for(before, wanted)
-}
-
-/// The first of these entries that waits for a kind of resource that `wanted` uses.
-pub(super) fn first_waiting_for<'a>(
-    entries: impl Iterator<Item = &'a Lease>,
-    wanted: &Vector,
-) -> Option<LeaseId> {
-    for waiting in entries {
-        let Ask::Alone { cores, gpus } = &waiting.ask else {
-            continue;
-        };
-        let same_gpu = gpus.iter().any(|g| match g.gpu {
-            Some(id) => wanted.gpus.contains_key(&id),
-            None => !wanted.gpus.is_empty(),
-        });
-        if (*cores > 0 && !wanted.cores.is_empty()) || same_gpu {
-            return Some(waiting.id);
-        }
-    }
-    None
+    Ok(stage)
 }
 
 pub(super) fn attach(
@@ -484,16 +446,22 @@ pub(super) fn ended(lease: &Lease, how: End, reason: Option<String>) -> Event {
 
 pub(super) fn revoke(d: &Durable, caller: &Caller, id: LeaseId) -> Result<Decision, Rejection> {
     let lease = find(d, caller, id)?;
-    let event = match &lease.phase {
-        Phase::Quarantined { .. } => return Ok(Decision::about(id, [])),
-        p if p.holder().is_none() => ended(lease, End::Revoked, None),
-        _ => Event::LeaseQuarantined {
-            id,
+    if matches!(lease.phase, Phase::Quarantined { .. }) {
+        return Ok(Decision::about(id, []));
+    }
+    Ok(Decision::about(id, [revoked(lease)]))
+}
+
+/// The event by which a lease is taken back: its share is free when its tree is proved gone; at once without a tree.
+pub(super) fn revoked(lease: &Lease) -> Event {
+    match lease.phase.holder() {
+        None => ended(lease, End::Revoked, None),
+        Some(_) => Event::LeaseQuarantined {
+            id: lease.id,
             fence: lease.fence.next(),
             cause: Cause::Revoked,
         },
-    };
-    Ok(Decision::about(id, [event]))
+    }
 }
 
 pub(super) fn clear(

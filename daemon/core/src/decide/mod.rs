@@ -16,7 +16,9 @@ pub mod job;
 pub mod lease;
 pub mod node;
 pub mod observe;
+pub mod queue;
 pub mod rebalance;
+mod room;
 pub mod time;
 
 pub use fit::fit;
@@ -127,7 +129,7 @@ pub fn decide(
         } => job::update(d, v, caller, job, rebalance.as_ref(), *policy, *replan),
         Command::Cancel { caller, job } => job::cancel(d, caller, job),
         Command::Trial { key, point } => node::trial(d, key, point),
-        Command::Import { profile } => node::import(profile),
+        Command::Import { profile } => node::import(d, profile),
         Command::Drain { caller, draining } => node::drain(d, caller, *draining),
         Command::Discovered { node, unavailable } => Ok(node::discovered(d, node, unavailable)),
         Command::Rebooted => Ok(time::rebooted(d)),

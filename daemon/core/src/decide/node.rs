@@ -11,24 +11,15 @@ use crate::state::Durable;
 
 /// Points of one profile: a full grid of 8 batches × 16 cores × 66 SM counts fits.
 pub const POINTS_MAX: usize = 10_000;
-/// Profiles of a node.
-pub const PROFILES_MAX: usize = 10_000;
+/// Profiles of one tenant: a hundred jobs of ten stages, and still quick to count.
+pub const PROFILES_MAX: usize = 1_000;
+/// Points of all profiles of one tenant: some 50 MB in memory, and more than years of calibrations make.
+pub const TENANT_POINTS_MAX: usize = 1_000_000;
 
 pub(super) fn trial(d: &Durable, key: &ProfileKey, point: &Point) -> Result<Decision, Rejection> {
     check_point(point)?;
     let points = d.profiles().get(key).map_or(0, |p| p.points.len());
-    if points >= POINTS_MAX {
-        return Err(Rejection::Limit {
-            what: "points of a profile",
-            limit: POINTS_MAX as u64,
-        });
-    }
-    if points == 0 && d.profiles().len() >= PROFILES_MAX {
-        return Err(Rejection::Limit {
-            what: "profiles",
-            limit: PROFILES_MAX as u64,
-        });
-    }
+    check_room(d, key, points + 1)?;
     let event = Event::TrialReported {
         key: key.clone(),
         point: point.clone(),
@@ -39,13 +30,8 @@ pub(super) fn trial(d: &Durable, key: &ProfileKey, point: &Point) -> Result<Deci
     })
 }
 
-pub(super) fn import(profile: &Profile) -> Result<Decision, Rejection> {
-    if profile.points.len() > POINTS_MAX {
-        return Err(Rejection::Limit {
-            what: "points of a profile",
-            limit: POINTS_MAX as u64,
-        });
-    }
+pub(super) fn import(d: &Durable, profile: &Profile) -> Result<Decision, Rejection> {
+    check_room(d, &profile.key, profile.points.len())?;
     profile.points.iter().try_for_each(check_point)?;
     let points = profile.points.len() as u32;
     let event = Event::ProfileImported {
@@ -55,6 +41,27 @@ pub(super) fn import(profile: &Profile) -> Result<Decision, Rejection> {
         events: [event].into(),
         reply: Answer::Reply(Reply::Points(points)),
     })
+}
+
+/// Whether a profile of so many points is within what its tenant may have, in the place of the one that is there.
+fn check_room(d: &Durable, key: &ProfileKey, points: usize) -> Result<(), Rejection> {
+    let others = d.profiles_of(&key.tenant).filter(|p| p.key != *key);
+    let (n, of_others) = others.fold((0, 0), |(n, sum), p| (n + 1, sum + p.points.len()));
+    for (what, has, limit) in [
+        ("points of a profile", points, POINTS_MAX),
+        ("profiles of one tenant", n + 1, PROFILES_MAX),
+        (
+            "points of all profiles of one tenant",
+            points + of_others,
+            TENANT_POINTS_MAX,
+        ),
+    ] {
+        if has > limit {
+            let limit = limit as u64;
+            return Err(Rejection::Limit { what, limit });
+        }
+    }
+    Ok(())
 }
 
 fn check_point(p: &Point) -> Result<(), Rejection> {

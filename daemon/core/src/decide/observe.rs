@@ -61,6 +61,10 @@ pub(super) fn observe(d: &Durable, v: &mut Volatile, o: &Observation) -> Decisio
         return match &lease.phase {
             Phase::Draining(_) => Decision::of([ended(lease, End::Released, None)]),
             Phase::Quarantined { cause, .. } => Decision::of([ended(lease, end_of(*cause), None)]),
+            // Told that its job is over, it did the right thing without a word.
+            Phase::Attached(_) | Phase::Active { .. } if d.outlives_its_job(lease) => {
+                Decision::of([ended(lease, End::Revoked, None)])
+            }
             Phase::Attached(_) | Phase::Active { .. } => {
                 Decision::of([ended(lease, End::Failed, None)])
             }

@@ -1,16 +1,16 @@
 //! Whether a job's shares move: a better split has to pay for the pause that the move costs.
 //!
 //! Pure functions on values: no state, no command. `decide::job` calls [`judge`] with what the job's
-//! [`Watch`] said, turns the decision into events, and tells the watch with [`Judgement::tell`].
+//! [`Watch`](crate::balance::Watch) said and turns the decision into events; the watch hears of it after their commit.
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::allocate::{
-    Inputs, Problem, Room, Share, Solution, place, problem_for, solve, supply_for,
+    Inputs, Problem, Room, Share, Solution, keep_caps, pin, place, problem_for, solve, supply_for,
 };
-use crate::balance::{Free, Measured, Refit, StayReason, Trigger, Verdict, Watch, refit};
+use crate::balance::{Measured, Refit, StayReason, Trigger, Verdict, refit};
 use crate::grant::Resize;
 use crate::job::Plan;
 use crate::node::Node;
@@ -33,14 +33,14 @@ pub struct Case<'a> {
     /// Why it is looked at, and what was measured.
     pub verdict: &'a Verdict,
     /// What moves have cost so far.
-    pub costs: Costs,
+    pub costs: Costs<'a>,
 }
 
-/// Measured costs of a move; what was not measured comes from the job's settings.
+/// Measured costs of a move; what was not measured comes from the job's settings, and the decision says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Costs {
-    /// Pause of a stage that restarts.
-    pub restart: Option<Millis>,
+pub struct Costs<'a> {
+    /// Pause of a stage that restarts, by stage; none, or beyond the end: not measured yet.
+    pub restarts: &'a [Option<Millis>],
     /// Pause of the pipeline while units in flight are drained.
     pub drain: Option<Millis>,
 }
@@ -89,14 +89,6 @@ impl Judgement {
         match &self.decision {
             Decision::Move(m) => m.reasons.join(" "),
             Decision::Stay { detail, .. } => detail.clone(),
-        }
-    }
-
-    /// Tells the watch, once the decision is committed.
-    pub fn tell(&self, watch: &mut Watch, free: Free, cooldown_windows: u32) {
-        match &self.decision {
-            Decision::Move(_) => watch.moved(cooldown_windows, self.sentence()),
-            Decision::Stay { reason, detail } => watch.stayed(free, *reason, detail.clone()),
         }
     }
 }
@@ -158,12 +150,15 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
     if let Some((reason, detail)) = nothing_to_correct(case.verdict.trigger, measured) {
         return stay(reason, detail);
     }
-    pin_fixed(case, &mut problem, now);
+    let specs = case.inputs.spec.stages.iter();
+    let pinned: Vec<bool> = specs.map(|s| s.resize == Resize::Fixed).collect();
+    pin(&mut problem, &pinned, now);
     let theta = theta_of(&problem, &now.stages);
-    let new = match solve(&problem, Some(now)) {
+    let mut new = match solve(&problem, Some(now)) {
         Ok(new) => new,
         Err(e) => return stay(StayReason::NoSplit, e.to_string()),
     };
+    keep_caps(&mut new, &pinned, now);
     if new.same_shares(now) {
         let detail = format!("The split in force is the best one at {theta} as measured.");
         return stay(StayReason::AlreadyBest, detail);
@@ -173,7 +168,8 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
     } else {
         f64::MAX
     };
-    let (cost_s, horizon_s) = (cost(case, now, &new), seconds(rules.horizon));
+    let (cost_s, basis) = cost(case, now, &new);
+    let horizon_s = seconds(rules.horizon);
     let figures = format!(
         "The best split would do {} instead of {theta} (+{:.1} %)",
         new.theta,
@@ -185,8 +181,9 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
     }
     // Units won in what is left of the horizon after the pause, against units lost in the pause.
     if gain * (horizon_s - cost_s) <= cost_s {
-        let detail =
-            format!("{figures}; a pause of {cost_s:.1} s does not pay within {horizon_s:.0} s.");
+        let detail = format!(
+            "{figures}; a pause of {cost_s:.1} s{basis} does not pay within {horizon_s:.0} s."
+        );
         return stay(StayReason::DoesNotPay, detail);
     }
     match place(
@@ -200,7 +197,7 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
         Ok(plan) => {
             let mut reasons = [case.verdict.why.clone()].to_vec();
             reasons.extend(refit.why.iter().cloned());
-            reasons.push(format!("{figures} for a pause of {cost_s:.1} s."));
+            reasons.push(format!("{figures} for a pause of {cost_s:.1} s{basis}."));
             reasons.extend(changes(case, now, &new));
             let solution = new;
             Decision::Move(Box::new(Move {
@@ -234,17 +231,6 @@ fn nothing_to_correct(trigger: Trigger, measured: &Measured) -> Option<(StayReas
     }
 }
 
-/// A stage whose GPU share can never change keeps its SMs and its batch size.
-fn pin_fixed(case: &Case<'_>, problem: &mut Problem, now: &Solution) {
-    let specs = &case.inputs.spec.stages;
-    for ((stage, spec), share) in problem.stages.iter_mut().zip(specs).zip(&now.stages) {
-        if spec.resize == Resize::Fixed {
-            stage.sms = (share.sms, share.sms);
-            stage.batches = [share.batch].into();
-        }
-    }
-}
-
 /// Job throughput that a problem's curves predict for shares.
 fn theta_of(problem: &Problem, shares: &[Share]) -> Rate {
     let rate = |(i, s): (usize, &Share)| problem.rate(i, s.cores, s.sms, s.batch).get();
@@ -252,27 +238,52 @@ fn theta_of(problem: &Problem, shares: &[Share]) -> Rate {
     Rate::clamped(problem.combine(&rates).2)
 }
 
-/// The pause that the move costs, in seconds: the drain, and a restart for the stages that shrink and one for
-/// those that grow (shrink goes before grow; restarts of one round run side by side).
-fn cost(case: &Case<'_>, now: &Solution, new: &Solution) -> f64 {
-    let restarts = |grows: bool| {
-        case.inputs
-            .spec
-            .stages
-            .iter()
-            .zip(now.stages.iter().zip(&new.stages))
-            .any(|(spec, (a, b))| {
-                let gpu = |s: &Share| (s.sms, s.cap, s.memory);
-                let moves = gpu(a) != gpu(b) && (b.sms > a.sms || b.memory > a.memory) == grows;
-                moves && spec.resize == Resize::Restart
-            })
+/// The pause that the move costs, in seconds, and what is known of it: the drain, and the slowest restart of the
+/// stages that shrink and that of those that grow (shrink goes before grow; restarts of one round run side by side).
+fn cost(case: &Case<'_>, now: &Solution, new: &Solution) -> (f64, String) {
+    let gpu = |s: &Share| (s.sms, s.cap, s.memory);
+    let grows = |a: &Share, b: &Share| b.sms > a.sms || b.memory > a.memory;
+    let specs = case.inputs.spec.stages.iter().enumerate();
+    let restarts: Vec<Restart<'_>> = specs
+        .zip(now.stages.iter().zip(&new.stages))
+        .filter(|((_, spec), (a, b))| gpu(a) != gpu(b) && spec.resize == Resize::Restart)
+        .map(|((i, spec), (a, b))| Restart {
+            stage: &spec.name,
+            grows: grows(a, b),
+            measured: case.costs.restarts.get(i).copied().flatten(),
+        })
+        .collect();
+    let assumed = case.inputs.spec.rebalance.restart_cost;
+    let round = |grows: bool| {
+        let of_round = restarts.iter().filter(|r| r.grows == grows);
+        let slowest = of_round.map(|r| r.measured.unwrap_or(assumed)).max();
+        slowest.map_or(0.0, seconds)
     };
-    let rounds = f64::from(u8::from(restarts(false)) + u8::from(restarts(true)));
-    let restart = case
-        .costs
-        .restart
-        .unwrap_or(case.inputs.spec.rebalance.restart_cost);
-    rounds * seconds(restart) + case.costs.drain.map_or(0.0, seconds)
+    let pause = round(false) + round(true) + case.costs.drain.map_or(0.0, seconds);
+    (pause, basis(&restarts, assumed))
+}
+
+/// A stage that a move restarts.
+struct Restart<'a> {
+    stage: &'a crate::id::Name,
+    grows: bool,
+    measured: Option<Millis>,
+}
+
+/// Where the pause of each restart comes from; nothing where nothing restarts.
+fn basis(restarts: &[Restart<'_>], assumed: Millis) -> String {
+    if restarts.is_empty() {
+        return String::new();
+    }
+    let of = |r: &Restart<'_>| match r.measured {
+        Some(took) => format!("{}'s restart took {took}", r.stage),
+        None => format!(
+            "{}'s restart was not measured yet, taken as {assumed}",
+            r.stage
+        ),
+    };
+    let all: Vec<String> = restarts.iter().map(of).collect();
+    format!(" ({})", all.join("; "))
 }
 
 fn changes(case: &Case<'_>, now: &Solution, new: &Solution) -> Vec<String> {

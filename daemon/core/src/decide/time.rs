@@ -1,8 +1,9 @@
-//! What the passing of time leads to: expiry, fallback of unconfirmed shrinks, parking, forgetting.
+//! What the passing of time leads to: expiry, fallback of unconfirmed shrinks, the end of a cancelled job's last
+//! leases, parking, forgetting.
 use alloc::vec::Vec;
 
 use super::Decision;
-use super::lease::ended;
+use super::lease::{ended, revoked};
 use crate::event::Event;
 use crate::grant::Ask;
 use crate::id::{Generation, LeaseId};
@@ -22,7 +23,7 @@ pub(super) fn tick(d: &Durable, v: &mut Volatile, now: Time) -> Decision {
     for id in v.take_due(now, LOOKS_PER_STEP) {
         events.extend(look(d, v, now, id));
     }
-    let overdue = fallbacks(d, v, now).into_iter();
+    let overdue = fallbacks(d, v, now).into_iter().chain(kept(d, v, now));
     let ended: Vec<Option<LeaseId>> = events.iter().map(Event::lease).collect();
     events.extend(overdue.filter(|e| !ended.contains(&e.lease())));
     events.extend(parked(d, v, now));
@@ -106,11 +107,7 @@ fn fallbacks(d: &Durable, v: &Volatile, now: Time) -> Vec<Event> {
         let rules = &d.jobs().get(&member.job)?.spec.rebalance;
         let limit = Millis(rules.shrink_timeout.0.saturating_mul(2));
         let revoke = rules.fallback == ShrinkFallback::Escalate && since.after(limit) <= now;
-        revoke.then(|| Event::LeaseQuarantined {
-            id: *id,
-            fence: lease.fence.next(),
-            cause: Cause::Revoked,
-        })
+        revoke.then(|| revoked(lease))
     };
     let taken = v.moving.iter().filter(|(id, _)| {
         d.leases()
@@ -118,6 +115,14 @@ fn fallbacks(d: &Durable, v: &Volatile, now: Time) -> Vec<Event> {
             .is_some_and(|l| l.phase.holder().is_some())
     });
     taken.filter_map(overdue).collect()
+}
+
+/// Leases of cancelled jobs whose workers were told to give them back and have had their time.
+fn kept(d: &Durable, v: &Volatile, now: Time) -> Vec<Event> {
+    let over = |(_, since): &(&LeaseId, &Time)| since.after(v.settings.release_grace) <= now;
+    let leases = v.releasing.iter().filter(over);
+    let usable = leases.filter_map(|(id, _)| d.leases().get(id).filter(|l| l.phase.is_usable()));
+    usable.map(revoked).collect()
 }
 
 /// Admitted jobs that nobody has used for long.

@@ -1,10 +1,10 @@
 //! How each event changes the durable state. Nothing else changes it.
 use alloc::vec::Vec;
 
-use super::{Durable, Effect, Remembered, Undo, slot_mut};
+use super::{Durable, Effect, Remembered, Undo, slot};
 use crate::curve::Profile;
 use crate::event::Event;
-use crate::grant::{Ask, Vector};
+use crate::grant::{Ask, Member, Vector};
 use crate::id::{Fence, LeaseId};
 use crate::job::{Job, JobPhase, Slot};
 use crate::lease::{End, Lease, Phase};
@@ -68,7 +68,9 @@ impl Durable {
             }
             self.put_lease(lease.id, Some(lease));
         }
-        if let Some(mut job) = event.job().and_then(|id| self.jobs.get(&id)).cloned() {
+        if let Event::SlotReserved { member, unclaimed } = event {
+            self.with_slot(*member, |slot| slot.unclaimed = unclaimed.clone());
+        } else if let Some(mut job) = event.job().and_then(|id| self.jobs.get(&id)).cloned() {
             evolve_job(&mut job, event);
             self.put_job(job.id, Some(job));
         }
@@ -90,8 +92,8 @@ impl Durable {
             }),
         );
         self.advance_next(Some(lease.id), None);
-        if lease.phase != Phase::Queued {
-            self.with_slot(lease, |slot| {
+        if let (Ask::Stage(member), true) = (&lease.ask, lease.phase != Phase::Queued) {
+            self.with_slot(*member, |slot| {
                 *slot = Slot {
                     lease: Some(lease.id),
                     unclaimed: Vector::empty(),
@@ -111,23 +113,20 @@ impl Durable {
             *end = Some((how, fence));
             self.put_request(key, Some(r));
         }
-        self.with_slot(&lease, |slot| {
-            if slot.lease == Some(id) {
-                slot.lease = None;
-            }
-        });
+        if let Ask::Stage(member) = lease.ask {
+            self.with_slot(member, |slot| {
+                if slot.lease == Some(id) {
+                    slot.lease = None;
+                }
+            });
+        }
         self.put_lease(id, None);
     }
-    fn with_slot(&mut self, lease: &Lease, change: impl FnOnce(&mut Slot)) {
-        let Ask::Stage(member) = lease.ask else {
-            return;
-        };
-        let Some(mut job) = self.jobs.get(&member.job).cloned() else {
-            return;
-        };
-        if let Some(slot) = slot_mut(&mut job, member) {
-            change(slot);
-            self.put_job(job.id, Some(job));
+    fn with_slot(&mut self, member: Member, change: impl FnOnce(&mut Slot)) {
+        let job = self.jobs.get(&member.job);
+        if let Some(mut new) = job.and_then(|j| slot(j, member)).cloned() {
+            change(&mut new);
+            self.put_slot(member, new);
         }
     }
 }
@@ -152,9 +151,13 @@ fn evolve_lease(lease: &mut Lease, event: &Event) {
             }
         }
         Event::LeaseRetargeted {
-            generation, target, ..
+            generation,
+            target,
+            batch,
+            ..
         } => {
             lease.generation = *generation;
+            lease.batch = *batch;
             if lease.phase != Phase::Pending {
                 lease.held = lease.counted(); // what it was to have may be in use, seen or not
             }
@@ -214,11 +217,6 @@ fn evolve_job(job: &mut Job, event: &Event) {
         } => {
             job.spec.rebalance = rebalance.clone();
             job.spec.policy = *policy;
-        }
-        Event::SlotReserved { member, unclaimed } => {
-            if let Some(slot) = slot_mut(job, *member) {
-                slot.unclaimed = unclaimed.clone();
-            }
         }
         Event::JobParked { .. } => {
             job.phase = JobPhase::Parked;

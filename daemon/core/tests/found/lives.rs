@@ -93,9 +93,11 @@ fn a_renewal_in_any_life_starts_the_count_anew() {
         lives.live(at + 20_000);
         if n % 3 == 0 {
             lives.s.volatile.clocks[&LeaseId(1)].renew(Fence(2), Time(at + 50_000));
-            for id in lives.s.volatile.take_renewed() {
-                lives.noted.remove(&id);
+            let renewed = lives.s.volatile.renewed();
+            for id in &renewed {
+                lives.noted.remove(id);
             }
+            lives.s.volatile.noted(&renewed);
             assert_eq!(
                 lives.s.volatile.alive(Time(at)),
                 None,
@@ -134,7 +136,7 @@ fn a_grant_from_the_queue_starts_the_count_anew() {
     };
     let _ = run(&mut s, 2_000, release);
     assert_eq!(s.durable.leases()[&LeaseId(2)].phase, Phase::Pending);
-    let noted = s.volatile.take_renewed();
+    let noted = s.volatile.renewed();
     assert!(noted.contains(&LeaseId(2)), "{noted:?}");
 }
 
@@ -174,6 +176,7 @@ fn each_target_has_its_own_time_to_be_confirmed() {
             id: LeaseId(1),
             generation: Generation(generation),
             target,
+            batch: 1,
         };
         s.durable.evolve(&event);
         s.durable.commit();

@@ -9,7 +9,7 @@ fn verified(resize: Resize) -> State {
     let Command::Acquire(mut wants) = acquire(1, 1, vec![ask(Some(0), 40)]) else {
         unreachable!()
     };
-    wants.resize = resize;
+    wants.resize = Some(resize);
     let _ = run(&mut s, 0, Command::Acquire(wants));
     let _ = run(&mut s, 0, attach(1, 1));
     let c = look(&s, 1, "1", None);

@@ -6,7 +6,7 @@ use evenkeel_core::unit::{Bytes, Millis, Sms};
 use evenkeel_proto::v1 as pb;
 
 use super::vector::gpu_id;
-use super::{Bad, or_default, request_id, resize};
+use super::{Bad, request_id, resize};
 use crate::api::hash;
 
 /// Longest wait in the queue: a day. Who waits longer asks again.
@@ -64,8 +64,8 @@ pub(in crate::api) fn acquire(
         body: hash::acquire(w),
         ask,
         enforced: !w.unenforced,
-        resize: resize("resize", w.resize)?,
-        processes: or_default(w.processes, 1),
+        resize: Some(resize("resize", w.resize)?).filter(|_| w.resize != 0),
+        processes: (w.processes > 0).then_some(w.processes),
         ttl: if w.ttl_ms == 0 {
             default_ttl
         } else {
@@ -101,10 +101,23 @@ fn alone(w: &pb::AcquireLeaseRequest) -> Result<Ask, Bad> {
     }
     let gpus = w.gpus.iter().enumerate();
     let gpus = gpus.map(|(i, g)| gpu_ask(g).map_err(|bad| bad.within(format!("gpus[{i}]"))));
+    let gpus: Vec<GpuAsk> = gpus.collect::<Result<_, _>>()?;
+    if !w.unenforced && !is_one_percentage(&gpus) {
+        let why = "the GPUs of one lease are to have different SMs, and a process has one percentage for all of its \
+                   GPUs: ask the same of each, or take a lease for each";
+        return Err(Bad::new("gpus", why));
+    }
     Ok(Ask::Alone {
         cores: w.cores,
-        gpus: gpus.collect::<Result<_, _>>()?,
+        gpus,
     })
+}
+
+/// Whether one percentage for all GPUs gives what the ledger would count of each. MPS reads one from the environment;
+/// the lowest would leave the others with less than they are charged for. (A job's worker has the same on each of its
+/// GPUs by construction: `allocate::place`.)
+fn is_one_percentage(gpus: &[GpuAsk]) -> bool {
+    gpus.windows(2).all(|pair| pair[0].sms == pair[1].sms)
 }
 
 fn gpu_ask(g: &pb::GpuRequest) -> Result<GpuAsk, Bad> {
@@ -134,6 +147,8 @@ fn gpu_ask(g: &pb::GpuRequest) -> Result<GpuAsk, Bad> {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_core::grant::Resize;
+
     use super::*;
 
     fn request() -> pb::AcquireLeaseRequest {
@@ -147,6 +162,23 @@ mod tests {
     fn check(name: &str, w: pb::AcquireLeaseRequest, field: Option<&str>) {
         let parsed = acquire(&w, &Name::new("me").unwrap(), Millis::secs(30));
         assert_eq!(parsed.err().map(|b| b.field).as_deref(), field, "{name}");
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_said() {
+        let said = |resize: i32, processes| {
+            let w = pb::AcquireLeaseRequest {
+                resize,
+                processes,
+                ..request()
+            };
+            let me = Name::new("me").unwrap();
+            let a = acquire(&w, &me, Millis::secs(30)).unwrap().acquire;
+            (a.resize, a.processes)
+        };
+        assert_eq!(said(0, 0), (None, None));
+        let restart = pb::ResizeMode::Restart.into();
+        assert_eq!(said(restart, 1), (Some(Resize::Restart), Some(1)));
     }
 
     #[test]
@@ -217,6 +249,26 @@ mod tests {
                 ..request()
             },
             Some("gpus"),
+        );
+        let enforced = |shares: &[(u32, u32)]| pb::AcquireLeaseRequest {
+            gpus: shares.iter().map(|(n, p)| gpu(*n, *p, 1)).collect(),
+            ..request()
+        };
+        check("two alike", enforced(&[(66, 0), (66, 0)]), None);
+        check("two unlike", enforced(&[(66, 0), (32, 0)]), Some("gpus"));
+        check("50 % and 25 %", enforced(&[(0, 50), (0, 25)]), Some("gpus"));
+        check(
+            "the third",
+            enforced(&[(0, 50), (0, 50), (0, 49)]),
+            Some("gpus"),
+        );
+        check(
+            "two unlike that nobody enforces",
+            pb::AcquireLeaseRequest {
+                unenforced: true,
+                ..enforced(&[(66, 0), (32, 0)])
+            },
+            None,
         );
         check(
             "waits for ever",

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use evenkeel_core::grant::GpuShare;
+use evenkeel_core::grant::{Ask, GpuShare};
 use evenkeel_core::id::GpuId;
 use evenkeel_core::lease::Lease;
 use evenkeel_core::unit::Sms;
@@ -18,8 +18,12 @@ pub(in crate::api) struct Daemon<'a> {
     pub(in crate::api) socket: &'a Path,
 }
 
-/// The environment for the lease's target. MPS knows one percentage for all devices: the lowest that any of the
-/// shares allows, so that no cap is exceeded. Memory limits are per process and in whole MiB.
+/// The environment for the lease's target. Memory limits are per process and in whole MiB.
+///
+/// MPS knows one percentage for all devices. What the ledger counts is what it gives, since all GPUs of a lease have
+/// the same: `ask` refuses others, `allocate::place` makes no others, and an enforceable count is one that a
+/// percentage gives exactly. Only on a node with GPUs of different sizes could the percentages differ (no backend has
+/// such a node); then it is the lowest, so that no cap is exceeded, and the rest of what is counted lies idle.
 pub(in crate::api) fn environment(
     l: &Lease,
     around: &Around<'_>,
@@ -31,6 +35,9 @@ pub(in crate::api) fn environment(
     put("EVENKEEL_LEASE_FENCE", l.fence.0.to_string());
     put("EVENKEEL_SOCKET", daemon.socket.display().to_string());
     put("EVENKEEL_CORES", l.target.cores.to_string());
+    if matches!(l.ask, Ask::Stage(_)) {
+        put("EVENKEEL_BATCH", l.batch.to_string());
+    }
     put(
         "EVENKEEL_CPUS",
         around.node.cpus_of(&l.target.cores).to_string(),

@@ -3,7 +3,6 @@ use evenkeel_core::balance::{SMOOTH, View};
 use evenkeel_core::grant::Ask;
 use evenkeel_core::job::{Job, JobPhase};
 use evenkeel_core::lease::Lease;
-use evenkeel_core::state::slots;
 use evenkeel_core::step::State;
 use evenkeel_core::unit::Time;
 use evenkeel_proto::v1 as pb;
@@ -21,7 +20,7 @@ pub(in crate::api) fn job(state: &State, now: Time, j: &Job, around: &Around<'_>
     pb::Job {
         phase: phase(j.phase).into(),
         plan: j.plan.as_ref().map(|p| plan(&j.spec, p, around)),
-        balance: watch.map(|w| balance(j, &w.view(), moving)),
+        balance: watch.map(|w| balance(j, &w.view(), moving, now)),
         leases: leases
             .iter()
             .map(|l| lease_in(state, now, l, around))
@@ -55,6 +54,9 @@ pub(in crate::api) fn without_times(job: &pb::Job) -> pb::Job {
     for lease in &mut job.leases {
         lease.remaining_ms = 0;
     }
+    if let Some(balance) = &mut job.balance {
+        balance.waits_for.clear();
+    }
     job
 }
 
@@ -66,19 +68,9 @@ const fn phase(phase: JobPhase) -> pb::JobPhase {
     }
 }
 
-/// A job's live leases: those in its slots and those that wait for one.
-fn jobs_leases<'a>(state: &'a State, j: &'a Job) -> Vec<&'a Lease> {
-    let d = &state.durable;
-    let mut leases: Vec<&Lease> = slots(j)
-        .filter_map(|(_, slot)| d.leases().get(&slot.lease?))
-        .chain(
-            d.queue()
-                .filter(|l| matches!(l.ask, Ask::Stage(m) if m.job == j.id)),
-        )
-        .collect();
-    leases.sort_unstable_by_key(|l| l.id);
-    leases.dedup_by_key(|l| l.id);
-    leases
+/// A job's live leases, by number: those in its slots and those that wait for one.
+fn jobs_leases<'a>(state: &'a State, j: &Job) -> Vec<&'a Lease> {
+    state.durable.leases_of(j.id).collect()
 }
 
 /// Whether a lease is on its way from one split to the next. (What it was first given is no move.)
@@ -92,7 +84,7 @@ fn moves(j: &Job, l: &Lease) -> bool {
     l.phase.is_usable() && (resized || planned().is_some_and(|p| *p != l.target))
 }
 
-fn balance(j: &Job, view: &View, moving: bool) -> pb::Balance {
+fn balance(j: &Job, view: &View, moving: bool, now: Time) -> pb::Balance {
     let rate = |stage: usize| {
         let measured = view.measured.as_ref()?.stages.get(stage)?.as_ref()?;
         Some(measured.rate.get())
@@ -113,6 +105,7 @@ fn balance(j: &Job, view: &View, moving: bool) -> pb::Balance {
             .map(|r| r.detail.clone())
             .unwrap_or_default(),
         state: state_of(j, view, moving).into(),
+        waits_for: view.silence(&j.spec, now).unwrap_or_default(),
     }
 }
 

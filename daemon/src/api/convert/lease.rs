@@ -56,6 +56,10 @@ pub(in crate::api) fn lease(
         share_kind: share_kind(l, around).into(),
         resize: resize_mode(l.resize).into(),
         suspect: times.suspect,
+        batch: match l.ask {
+            Ask::Stage(_) => l.batch,
+            Ask::Alone { .. } => 0,
+        },
     }
 }
 
@@ -182,7 +186,8 @@ pub(in crate::api) fn directive(
                     cause: Cause::Expired,
                     ..
                 } => "it was not renewed in time",
-                _ => "it was taken back, or its job is over",
+                Phase::Quarantined { .. } => "it was taken back",
+                _ => "its job is over; what is not given back soon is taken back",
             },
         ),
         Order::Drain => plain(pb::DirectiveKind::Drain, "this node is being drained"),

@@ -27,7 +27,7 @@ pub(in crate::api) struct NodeFacts {
 pub(in crate::api) fn node(state: &State, around: &Around<'_>, facts: NodeFacts) -> pb::Node {
     let d = &state.durable;
     let node = d.node();
-    let queued = d.queue().count();
+    let queued = d.queue_len();
     pb::Node {
         kind: match node.kind {
             PoolKind::Local => "local",
@@ -69,7 +69,7 @@ fn troubles(state: &State, facts: &NodeFacts) -> Vec<String> {
     let mut all = facts.troubles.clone();
     if facts.degraded {
         all.push(
-            "the disk of the ledger is full: nothing new is granted until there is space on it"
+            "the disk of the ledger is full, or nearly so: nothing new is granted until there is space on it"
                 .into(),
         );
     }

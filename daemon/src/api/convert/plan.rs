@@ -66,6 +66,8 @@ pub(in crate::api) fn sentences(job: &pb::Job) -> Vec<String> {
     } else if job.plan.is_some() {
         all.push("Nothing has been measured since the daemon started.".into());
     }
+    let silence = job.balance.as_ref().map(|b| b.waits_for.clone());
+    all.extend(silence.filter(|s| !s.is_empty()));
     if job.moving {
         all.push("A move is under way: not every worker has confirmed its new share.".into());
     }
@@ -115,4 +117,24 @@ fn refitted(event: &Value) -> String {
         "curves refitted from live rates; measured ÷ profiled by stage: {}",
         factors.join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_stage_is_among_the_reasons() {
+        let silent =
+            "Nothing is measured, so nothing can move: train has reported no work for 42 s.";
+        let job = |waits_for: &str| pb::Job {
+            balance: Some(pb::Balance {
+                waits_for: waits_for.into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        assert!(sentences(&job(silent)).iter().any(|s| s == silent));
+        assert!(sentences(&job("")).iter().all(|s| !s.is_empty()));
+    }
 }

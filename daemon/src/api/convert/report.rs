@@ -51,9 +51,17 @@ pub(in crate::api) fn report(w: &pb::WorkReport, caller: &Caller) -> Result<Comm
 }
 
 fn interval(b: &pb::BusyInterval, lanes: u32) -> Result<Busy, Bad> {
-    if b.lane >= lanes {
-        let why = format!("{} of {lanes} lanes: they are counted from 0", b.lane);
+    if b.lane >= LANES_MAX {
+        let why = format!("{} is not below {LANES_MAX}, helpers included", b.lane);
         return Err(Bad::new("lane", why));
+    }
+    let units = countable("units", b.units)?;
+    if b.lane >= lanes && units > 0.0 {
+        let why = format!(
+            "{units} on lane {} of {lanes}: they are counted from 0, and what is beyond is a helper without units",
+            b.lane
+        );
+        return Err(Bad::new("units", why));
     }
     if b.busy_us > b.began_us_ago {
         let why = format!(
@@ -70,7 +78,7 @@ fn interval(b: &pb::BusyInterval, lanes: u32) -> Result<Busy, Bad> {
         lane: b.lane,
         start_us_ago: b.began_us_ago,
         dur_us: b.busy_us,
-        units: countable("units", b.units)?,
+        units,
         batch: or_default(b.batch, 1),
     })
 }
@@ -169,8 +177,18 @@ mod tests {
             Some("intervals[0].began_us_ago"),
         );
         check(
-            "lane",
+            "a helper without units",
+            |w| (w.intervals[0].lane, w.intervals[0].units) = (2, 0.0),
+            None,
+        );
+        check(
+            "a helper with units",
             |w| w.intervals[0].lane = 2,
+            Some("intervals[0].units"),
+        );
+        check(
+            "lane",
+            |w| (w.intervals[0].lane, w.intervals[0].units) = (1_024, 0.0),
             Some("intervals[0].lane"),
         );
         check("lanes", |w| w.lanes = u32::MAX, Some("lanes"));

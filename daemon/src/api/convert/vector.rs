@@ -133,6 +133,18 @@ mod tests {
     }
 
     #[test]
+    fn a_percentage_gives_exactly_what_the_ledger_counts() {
+        let presets = evenkeel_gpu::GpuSpec::PRESETS.iter();
+        let presets = presets.filter_map(|name| evenkeel_gpu::GpuSpec::preset(name));
+        for spec in presets.flat_map(|spec| (2..400).map(move |sms| spec.clone().with_sms(sms))) {
+            for counted in spec.enforceable_sms() {
+                let percent = percent(Sms(counted), Sms(spec.sms));
+                assert_eq!(spec.effective_sms(percent), counted, "of {}", spec.sms);
+            }
+        }
+    }
+
+    #[test]
     fn a_vector_from_outside_is_checked() {
         let good = pb::ResourceVector {
             cores: "0-2,5".into(),

@@ -2,7 +2,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_core::command::{Caller, Command, Reply};
-use evenkeel_core::id::{JobId, Name};
+use evenkeel_core::id::{JobId, LeaseId, Name};
 use evenkeel_core::job::{Job, JobPhase};
 use evenkeel_core::step::State;
 use evenkeel_proto::v1 as pb;
@@ -30,7 +30,7 @@ impl JobService for Jobs {
     ) -> Answer<pb::SubmitJobResponse> {
         let peer = caller::of(&request)?;
         let caller = &peer.caller;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let wire = request.into_inner();
         let request = convert::request_id(&wire.request_id)?;
         let declared = wire
@@ -43,6 +43,7 @@ impl JobService for Jobs {
             tenant: caller.tenant.clone(),
             request,
             body,
+            arrival: LeaseId(0),
             phase: JobPhase::Ended,
             plan: None,
             slots: Vec::new(),
@@ -68,7 +69,7 @@ impl JobService for Jobs {
 
     async fn get_job(&self, request: Request<pb::GetJobRequest>) -> Answer<pb::GetJobResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let job = Some(find(&self.0, &peer.caller, name).await?);
         Ok(Response::new(pb::GetJobResponse { job }))
@@ -79,7 +80,7 @@ impl JobService for Jobs {
         request: Request<pb::ListJobsRequest>,
     ) -> Answer<pb::ListJobsResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let ended = request.into_inner().include_ended;
         let jobs = list(&self.0, &peer.caller, ended).await?;
         Ok(Response::new(pb::ListJobsResponse { jobs }))
@@ -92,7 +93,7 @@ impl JobService for Jobs {
         request: Request<pb::WatchJobRequest>,
     ) -> Answer<Self::WatchJobStream> {
         let peer = caller::of(&request)?;
-        let place = self.0.place(Kind::Stream)?;
+        let place = self.0.place(Kind::Stream, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let first = find(&self.0, &peer.caller, name).await?;
         let (ctx, caller) = (self.0.clone(), peer.caller.clone());
@@ -126,7 +127,7 @@ impl JobService for Jobs {
         request: Request<pb::UpdateJobRequest>,
     ) -> Answer<pb::UpdateJobResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let wire = request.into_inner();
         let rebalance = wire.rebalance.as_ref().map(convert::rebalance).transpose();
         let rebalance = rebalance.map_err(|bad| bad.within("rebalance"))?;
@@ -154,15 +155,23 @@ impl JobService for Jobs {
     ) -> Answer<pb::CancelJobResponse> {
         let peer = caller::of(&request)?;
         let caller = &peer.caller;
-        let _place = self.0.place(Kind::Urgent)?;
+        let _place = self.0.place(Kind::Urgent, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let was = find(&self.0, caller, name.clone()).await?;
         let command = Command::Cancel {
             caller: caller.clone(),
             job: name,
         };
-        let id = self.run(caller, command).await?;
-        let job = over(pb::Job { id: id.0, ..was });
+        let (id, told) = match self.0.handle.run(command).await {
+            Ok(Reply::Cancelled { job, told }) => (job, told),
+            Ok(_) => return Err(unexpected("a cancelled job")),
+            Err(failure) => return Err(error::status(failure, caller)),
+        };
+        let leases = told_leases(&self.0, caller, told, &was.leases).await;
+        let job = pb::Job {
+            leases,
+            ..over(pb::Job { id: id.0, ..was })
+        };
         Ok(Response::new(pb::CancelJobResponse { job: Some(job) }))
     }
 }
@@ -217,6 +226,35 @@ pub(in crate::api) async fn find(
     found
         .await?
         .ok_or_else(|| error::not_found(&format!("job {name}")))
+}
+
+/// Leases of a job that has just ended, whose holders are told to give them back. Which worker each is of, only the
+/// job knew: that is taken from what they `were`.
+async fn told_leases(
+    ctx: &Context,
+    caller: &Caller,
+    told: Vec<LeaseId>,
+    were: &[pb::Lease],
+) -> Vec<pb::Lease> {
+    let (sockets, ids) = (ctx.config.gpu_sockets.clone(), told.clone());
+    let live = ctx.read(caller, move |state, now| {
+        let d = &state.durable;
+        let around = Around::new(d.node(), &sockets);
+        let live = ids.iter().filter_map(|id| d.leases().get(id));
+        live.map(|l| convert::lease_in(state, now, l, &around))
+            .collect::<Vec<_>>()
+    });
+    let was = |id: u64| were.iter().find(|w| w.id == id);
+    match live.await {
+        Ok(mut leases) => {
+            for lease in &mut leases {
+                lease.member = was(lease.id).and_then(|w| w.member.clone());
+            }
+            leases
+        }
+        // The job is cancelled all the same: said as it was before.
+        Err(_) => told.iter().filter_map(|id| was(id.0).cloned()).collect(),
+    }
 }
 
 /// One live job by its number.

@@ -42,7 +42,7 @@ impl LeaseService for Leases {
         } else {
             Kind::Call
         };
-        let _place = ctx.place(kind)?;
+        let _place = ctx.place(kind, &peer.caller)?;
         let mut acquire = asked.acquire;
         let mut of_job = None;
         if let Some((job, stage, worker)) = asked.member {
@@ -64,7 +64,7 @@ impl LeaseService for Leases {
     ) -> Answer<pb::AttachLeaseResponse> {
         let peer = caller::of(&request)?;
         let ctx = &self.0;
-        let _place = ctx.place(Kind::Call)?;
+        let _place = ctx.place(Kind::Call, &peer.caller)?;
         let wire = request.into_inner();
         let id = lease_id(wire.lease_id)?;
         let holder = peer.holder(wire.pid)?;
@@ -94,7 +94,7 @@ impl LeaseService for Leases {
         let peer = caller::of(&request)?;
         let leases = request.into_inner().leases;
         check_renewals(leases.len())?;
-        let _place = self.0.place(Kind::Urgent)?;
+        let _place = self.0.place(Kind::Urgent, &peer.caller)?;
         let results = renew(&self.0, &peer.caller, &leases).await?;
         Ok(Response::new(pb::RenewLeasesResponse { results }))
     }
@@ -105,7 +105,7 @@ impl LeaseService for Leases {
     ) -> Answer<pb::ReleaseLeaseResponse> {
         let peer = caller::of(&request)?;
         let wire = request.into_inner();
-        let _place = self.0.place(Kind::Urgent)?;
+        let _place = self.0.place(Kind::Urgent, &peer.caller)?;
         let id = lease_id(wire.lease_id)?;
         let command = Command::Release {
             caller: peer.caller.clone(),
@@ -123,7 +123,7 @@ impl LeaseService for Leases {
         request: Request<pb::GetLeaseRequest>,
     ) -> Answer<pb::GetLeaseResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let id = lease_id(request.into_inner().lease_id)?;
         let lease = Some(find(&self.0, &peer.caller, id).await?);
         Ok(Response::new(pb::GetLeaseResponse { lease }))
@@ -134,7 +134,7 @@ impl LeaseService for Leases {
         request: Request<pb::ListLeasesRequest>,
     ) -> Answer<pb::ListLeasesResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let page = list(&self.0, &peer.caller, &request.into_inner()).await?;
         Ok(Response::new(page))
     }
@@ -144,7 +144,7 @@ impl LeaseService for Leases {
         request: Request<pb::RevokeLeaseRequest>,
     ) -> Answer<pb::RevokeLeaseResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Urgent)?;
+        let _place = self.0.place(Kind::Urgent, &peer.caller)?;
         let id = lease_id(request.into_inner().lease_id)?;
         let command = Command::Revoke {
             caller: peer.caller.clone(),
@@ -161,7 +161,7 @@ impl LeaseService for Leases {
         request: Request<pb::ClearLeaseRequest>,
     ) -> Answer<pb::ClearLeaseResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Urgent)?;
+        let _place = self.0.place(Kind::Urgent, &peer.caller)?;
         let wire = request.into_inner();
         let id = lease_id(wire.lease_id)?;
         let command = Command::Clear {
@@ -180,7 +180,7 @@ impl LeaseService for Leases {
         request: Request<Streaming<pb::SessionRequest>>,
     ) -> Answer<Self::SessionStream> {
         let peer = caller::of(&request)?;
-        let place = self.0.place(Kind::Stream)?;
+        let place = self.0.place(Kind::Stream, &peer.caller)?;
         let down = session::open(self.0.clone(), peer, request.into_inner(), place);
         Ok(Response::new(down))
     }

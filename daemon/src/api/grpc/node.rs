@@ -26,7 +26,7 @@ pub(super) struct Nodes(pub(super) Arc<Context>);
 impl NodeService for Nodes {
     async fn get_node(&self, request: Request<pb::GetNodeRequest>) -> Answer<pb::GetNodeResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let node = Some(look(&self.0, &peer.caller).await?);
         Ok(Response::new(pb::GetNodeResponse { node }))
     }
@@ -36,7 +36,7 @@ impl NodeService for Nodes {
         request: Request<pb::DrainNodeRequest>,
     ) -> Answer<pb::DrainNodeResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let command = Command::Drain {
             caller: peer.caller.clone(),
             draining: request.into_inner().draining,
@@ -52,7 +52,7 @@ impl NodeService for Nodes {
         request: Request<pb::ListEventsRequest>,
     ) -> Answer<pb::ListEventsResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let page = events(&self.0, &peer.caller, &request.into_inner()).await?;
         Ok(Response::new(page))
     }
@@ -64,7 +64,7 @@ impl NodeService for Nodes {
         request: Request<pb::WatchNodeRequest>,
     ) -> Answer<Self::WatchNodeStream> {
         let peer = caller::of(&request)?;
-        let place = self.0.place(Kind::Stream)?;
+        let place = self.0.place(Kind::Stream, &peer.caller)?;
         let (ctx, caller) = (self.0.clone(), peer.caller.clone());
         let seen = move || {
             let (ctx, caller) = (ctx.clone(), caller.clone());

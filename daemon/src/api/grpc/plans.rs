@@ -27,7 +27,7 @@ impl PlanService for Plans {
         request: Request<pb::SolvePlanRequest>,
     ) -> Answer<pb::SolvePlanResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let question = whatif::Question::parse(&request.into_inner(), &peer.caller)?;
         let gathered = self
             .0
@@ -45,7 +45,7 @@ impl PlanService for Plans {
         request: Request<pb::ExplainJobRequest>,
     ) -> Answer<pb::ExplainJobResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let job = jobs::find(&self.0, &peer.caller, name).await?;
         let decisions = self

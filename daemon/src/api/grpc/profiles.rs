@@ -24,7 +24,7 @@ impl ProfileService for Profiles {
         request: Request<pb::ReportTrialRequest>,
     ) -> Answer<pb::ReportTrialResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let wire = request.into_inner();
         let point = wire.point.as_ref();
         let point = point.ok_or_else(|| Bad::new("point", "is missing; give the measurement"))?;
@@ -41,7 +41,7 @@ impl ProfileService for Profiles {
         request: Request<pb::GetProfileRequest>,
     ) -> Answer<pb::GetProfileResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let key = convert::key(request.into_inner().key.as_ref(), &peer.caller.tenant)?;
         let profile = self.find(&peer.caller, key).await?;
         Ok(Response::new(pb::GetProfileResponse {
@@ -55,7 +55,7 @@ impl ProfileService for Profiles {
         request: Request<pb::ListProfilesRequest>,
     ) -> Answer<pb::ListProfilesResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let who = peer.caller.clone();
         let profiles = self.0.read(&peer.caller, move |state, _| {
             let profiles = state.durable.profiles().values();
@@ -71,7 +71,7 @@ impl ProfileService for Profiles {
         request: Request<pb::ImportProfileRequest>,
     ) -> Answer<pb::ImportProfileResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let profile = request.into_inner().profile;
         let profile = convert::profile(profile.as_ref(), &peer.caller.tenant)?;
         let command = Command::Import {
@@ -86,7 +86,7 @@ impl ProfileService for Profiles {
         request: Request<pb::ExportProfileRequest>,
     ) -> Answer<pb::ExportProfileResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call)?;
+        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let key = convert::key(request.into_inner().key.as_ref(), &peer.caller.tenant)?;
         let profile = self.find(&peer.caller, key).await?;
         let profile = Some(convert::profile_points(&profile));

@@ -51,6 +51,7 @@ pub(super) fn lease(l: &pb::Lease) -> Value {
         "share_kind": l.share_kind,
         "resize": word(l.resize().as_str_name(), "RESIZE_MODE_"),
         "suspect": l.suspect,
+        "batch": l.batch,
     })
 }
 

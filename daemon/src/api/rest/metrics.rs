@@ -146,7 +146,7 @@ fn snapshot(state: &State) -> String {
         page.line("evenkeel_leases", &[("phase", phase)], n as f64);
     }
     page.head("evenkeel_queue_length", "Requests that wait for room.");
-    page.line("evenkeel_queue_length", &[], d.queue().count() as f64);
+    page.line("evenkeel_queue_length", &[], d.queue_len() as f64);
     jobs(&mut page, state);
     page.0
 }

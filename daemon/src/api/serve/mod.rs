@@ -3,6 +3,7 @@
 //! Stopping revokes nothing: health says NOT_SERVING, nothing new is accepted, streams are told to come back, and
 //! what is under way has a few seconds. After [`STOP_DEADLINE`] the servers are gone, whatever hangs.
 mod connection;
+mod connections;
 mod health;
 mod seats;
 mod socket;
@@ -21,12 +22,11 @@ use super::caller::Peer;
 use super::config::Config;
 use super::context::Context;
 use super::grpc;
-use super::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, REST_CONNECTIONS_MAX, STOP_DEADLINE,
-};
+use super::limits::STOP_DEADLINE;
 use super::rest;
 use crate::handle::{Failure, Handle};
 use connection::{Dispatch, serve_grpc, serve_rest};
+pub use connections::Connections;
 use seats::{Seat, Seats, Who};
 
 /// Between two tries when the kernel has no descriptor for a connection.
@@ -117,6 +117,7 @@ impl Api {
         let tcp = doors.tcp.as_ref().and_then(|(l, _)| local(l));
         let rest = doors.rest.as_ref().and_then(local);
         let socket = config.socket.clone();
+        let connections = config.connections;
         let ctx = Context::new(handle, config, stop.clone()).await;
         let ctx = Arc::new(ctx.map_err(ServeError::Controller)?);
         if doors.rest.is_some() {
@@ -126,7 +127,7 @@ impl Api {
         let health = tokio::spawn(health::follow(ctx.clone(), reporter));
         let server = Arc::new(Server {
             dispatch: Dispatch::new(grpc::leases(&ctx), routes),
-            seats: Seats::new(CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX),
+            seats: Seats::new(connections.grpc, connections.per_user),
             ctx,
         });
         let whole = tokio::spawn(serve(server, doors, socket.clone(), health));
@@ -233,7 +234,8 @@ async fn tcp_loop(server: Arc<Server>, listener: TcpListener, tenant: Name) {
 
 async fn rest_loop(server: Arc<Server>, listener: TcpListener) {
     let ctx = server.ctx.clone();
-    let seats = Seats::new(REST_CONNECTIONS_MAX, REST_CONNECTIONS_MAX);
+    let most = ctx.config.connections.rest;
+    let seats = Seats::new(most, most);
     let router = rest::router(&ctx);
     while let Some((stream, _)) = next(&ctx.stop, || listener.accept()).await {
         let Some(seat) = seats.take(Who::Anybody) else {

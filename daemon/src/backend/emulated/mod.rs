@@ -2,9 +2,11 @@
 //! worker's environment, and read when it creates its context; here they are only verified.
 //!
 //! A device that does not answer is reported as unavailable, and the daemon goes on. Neighbours (contexts of
-//! processes that hold no share) are counted as unavailable, and never touched. Called by `reconcile`.
+//! processes that hold no share) are counted as unavailable, and never touched. A device that died is started again
+//! where the daemon is to start it. Called by `reconcile`.
 
 mod link;
+mod revive;
 mod start;
 
 use std::collections::BTreeMap;
@@ -20,8 +22,10 @@ use evenkeel_gpu::{ClientId, GpuSpec};
 
 use super::{Backend, BackendError, GpuSight, View};
 use crate::clock;
+use crate::config::EmulatedConfig;
 use crate::reconcile::Targets;
 pub use link::{Link, LinkError};
+use revive::Revival;
 pub use start::{StartError, ensure_served};
 
 /// A context without a lease counts only when it has been there for so long: a worker that is just attaching looks
@@ -67,6 +71,8 @@ pub struct EmulatedBackend {
     gpus: Vec<(Emulated, Link)>,
     /// Contexts without a share, since when.
     neighbours: BTreeMap<(GpuId, u64), Time>,
+    /// None: somebody else starts the device.
+    revival: Option<Revival>,
 }
 
 impl EmulatedBackend {
@@ -79,6 +85,35 @@ impl EmulatedBackend {
         Self {
             gpus: gpus.into_iter().map(link).collect(),
             neighbours: BTreeMap::new(),
+            revival: None,
+        }
+    }
+
+    /// Starts the device again when it is gone, if this configuration says that the daemon starts it.
+    #[must_use]
+    pub fn reviving(self, config: &EmulatedConfig) -> Self {
+        Self {
+            revival: config.start.then(|| Revival::new(config.clone())),
+            ..self
+        }
+    }
+
+    /// What comes of a look in which nobody served any of the GPUs, or somebody did.
+    fn revive(&mut self, gone: bool, now: Time, targets: &Targets, view: &mut View) {
+        let Some(revival) = self.revival.as_mut().filter(|_| !self.gpus.is_empty()) else {
+            return;
+        };
+        if !gone {
+            return revival.is_there(now);
+        }
+        let node = &targets.node;
+        let cores = node.cores.iter().map(|core| core.id).collect();
+        let told = revival.is_gone(now, &node.cpus_of(&cores));
+        for (gpu, _) in &self.gpus {
+            let sight = view.gpus.get_mut(&gpu.id);
+            if let Some(trouble) = sight.and_then(|sight| sight.trouble.as_mut()) {
+                *trouble = format!("{trouble}; {told}");
+            }
         }
     }
 }
@@ -91,9 +126,12 @@ impl Backend for EmulatedBackend {
     fn observe(&mut self, targets: &Targets, view: &mut View) -> Result<(), BackendError> {
         let now = clock::now();
         let mut strangers = BTreeMap::new();
+        // One process serves all of them.
+        let mut gone = true;
         for (gpu, link) in &mut self.gpus {
             match link.look() {
                 Ok((info, clients)) => {
+                    gone = false;
                     let foreign = place(gpu.id, &clients, targets, view);
                     let here = settled(gpu.id, foreign, now, &self.neighbours, &mut strangers);
                     view.gpus.insert(gpu.id, sight(gpu, &info, &here));
@@ -103,6 +141,8 @@ impl Backend for EmulatedBackend {
                     // nothing, so what is on it stays counted.
                     if error.is_absent() {
                         place(gpu.id, &[], targets, view);
+                    } else {
+                        gone = false;
                     }
                     let lost = view.gpus.entry(gpu.id);
                     lost.or_insert_with(|| all_of(targets, gpu.id, &error.to_string()));
@@ -110,6 +150,7 @@ impl Backend for EmulatedBackend {
             }
         }
         self.neighbours = strangers;
+        self.revive(gone, now, targets, view);
         Ok(())
     }
 

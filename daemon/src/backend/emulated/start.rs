@@ -1,5 +1,5 @@
-//! Starts the device process if nobody serves its directory. It has a session of its own and outlives the daemon:
-//! the contexts of workers must not end when the daemon does.
+//! Starts the device process if nobody serves its directory: at the daemon's start, and when it died. It has a session
+//! of its own and outlives the daemon: the contexts of workers must not end when the daemon does.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -89,13 +89,14 @@ pub fn ensure_served(config: &EmulatedConfig) -> Result<PathBuf, StartError> {
         .spawn()
         .map_err(|source| StartError::Spawn { program, source })?;
     tracing::info!(pid = child.id(), dir = %dir.display(), model = %config.model, "started an EMULATED GPU");
-    if let Err(why) = await_ready(&first, &mut child) {
-        return Err(StartError::NotReady { dir, log, why });
-    }
+    let ready = await_ready(&first, &mut child);
     // Nobody else collects its exit status, should it end before the daemon.
     let reaper = std::thread::Builder::new().name("gpu-reaper".into());
     let _ = reaper.spawn(move || child.wait());
-    Ok(dir)
+    match ready {
+        Ok(()) => Ok(dir),
+        Err(why) => Err(StartError::NotReady { dir, log, why }),
+    }
 }
 
 fn command(config: &EmulatedConfig, program: &Path, dir: &Path) -> Command {

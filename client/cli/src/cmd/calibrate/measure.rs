@@ -102,6 +102,13 @@ async fn plan<'a>(
     bench: &'a BenchFile,
     args: &MeasureArgs,
 ) -> Result<Work<'a>, Failure> {
+    if !stage.is_without_gpu() && stage.trial_memory(bench) == 0 {
+        return Err(Failure::usage(format!(
+            "stage {}: a trial on a GPU needs memory there, and the stage names none",
+            stage.name
+        ))
+        .hint("Say `memory = \"10GiB\"`; a stage without GPU work says `no_gpu = true`."));
+    }
     let gpu = gpu_of(file, node);
     let key = ProfileKey {
         stage: file.fingerprint(stage),

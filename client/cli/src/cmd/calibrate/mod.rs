@@ -38,7 +38,12 @@ Examples:
   evenkeel calibrate show                       all profiles
   evenkeel calibrate show reach/training        one, with its curves and their knees
   evenkeel calibrate export reach/training > training.json
-  evenkeel calibrate import training.json"
+  evenkeel calibrate export > all.json          all profiles, as a list
+  evenkeel calibrate import training.json
+  evenkeel plan --offline job.toml --profiles all.json --cores 16 --gpu h100
+
+A point of a profile is {cores, sms, batch, replicas, units_per_s, memory_bytes, weight}: the quota it ran at (SMs on
+each GPU), work units per second, peak GPU memory in bytes, and how much it counts."
 )]
 pub(crate) struct CalibrateArgs {
     #[command(flatten)]
@@ -62,10 +67,10 @@ enum Action {
         /// JSON as printed by export: one profile, or a list of them
         file: PathBuf,
     },
-    /// Print a profile as JSON
+    /// Print profiles as JSON: one, or a list of several
     Export {
-        /// The stage, JOB/STAGE or what the job file calls its profile
-        stage: String,
+        /// The stages, JOB/STAGE or what the job file calls their profiles; all profiles if left out
+        stages: Vec<String>,
         /// The GPU model it was measured on; the node's if left out
         #[arg(long)]
         gpu: Option<String>,
@@ -81,15 +86,36 @@ pub(crate) async fn run(globals: &Globals, args: CalibrateArgs) -> Result<(), Fa
             gpu,
         }) => show::one(globals, stage, gpu).await,
         Some(Action::Import { file }) => import(globals, &file).await,
-        Some(Action::Export { stage, gpu }) => {
-            let client = globals.client()?;
-            let key = find(&client, stage, gpu).await?;
-            let doing = format!("export the profile of {}", key.stage);
-            let profile = client.export_profile(key).await.doing(doing)?;
-            out::json(&profile);
-            Ok(())
-        }
+        Some(Action::Export { stages, gpu }) => export(globals, stages, gpu).await,
     }
+}
+
+async fn export(
+    globals: &Globals,
+    stages: Vec<String>,
+    gpu: Option<String>,
+) -> Result<(), Failure> {
+    let client = globals.client()?;
+    let mut keys = Vec::new();
+    if stages.is_empty() {
+        let all = client.profiles().await.doing("list profiles")?;
+        let of_gpu = |key: &ProfileKey| gpu.as_ref().is_none_or(|gpu| *gpu == key.gpu);
+        keys.extend(all.into_iter().map(|p| p.key).filter(of_gpu));
+    }
+    let only_one = stages.len() == 1;
+    for stage in stages {
+        keys.push(find(&client, stage, gpu.clone()).await?);
+    }
+    let mut profiles = Vec::with_capacity(keys.len());
+    for key in keys {
+        let doing = format!("export the profile of {}", key.stage);
+        profiles.push(client.export_profile(key).await.doing(doing)?);
+    }
+    match profiles.as_slice() {
+        [profile] if only_one => out::json(profile),
+        profiles => out::json(&profiles),
+    }
+    Ok(())
 }
 
 async fn import(globals: &Globals, file: &std::path::Path) -> Result<(), Failure> {

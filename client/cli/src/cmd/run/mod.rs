@@ -6,6 +6,7 @@
 mod child;
 mod signals;
 mod supervise;
+mod why;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A wait in the queue that is longer than this is mentioned.
 const MENTION_WAIT_AFTER: Duration = Duration::from_secs(1);
 
-/// The exit code when the command did not run, or was stopped because the lease was lost.
+/// The exit code when the command did not run, or was stopped because its lease was over.
 pub(crate) const NOT_RUN: u8 = 125;
 
 /// Run a command under a lease
@@ -37,7 +38,11 @@ pub(crate) const NOT_RUN: u8 = 125;
 /// Takes a lease, binds itself to the lease's cores, gives the command the environment of its GPU share,
 /// and keeps the lease while the command runs. SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGWINCH are
 /// passed on. When the daemon moves the share, the command gets SIGTERM (checkpoint, then exit), and after
-/// --grace SIGKILL, and is started again with its new share under the same lease.
+/// --grace SIGKILL, and is started again with its new share under the same lease. Cores change while it runs.
+///
+/// When the lease is over under the command (its job is cancelled, it is revoked or expires, the node is drained), the
+/// command gets SIGTERM, and after --grace SIGKILL; the lease is given back, and run says why and exits with 125,
+/// whatever the command's own exit code was.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("what").required(true).multiple(true).args(["cores", "sm", "job"]),
@@ -47,17 +52,17 @@ Examples:
   evenkeel run --job reach --stage simulation --worker 3 --wait 10m -- ./simulate
   evenkeel run --cores 2 -- make -j2
 
-Exit code: the command's (128 + n for signal n); 125 if it did not run or the lease was lost, 126 if it
-cannot be executed, 127 if it was not found."
+Exit code: the command's (128 + n for signal n); 125 if it did not run, or was stopped because its lease was
+over; 126 if it cannot be executed, 127 if it was not found."
 )]
 pub(crate) struct RunArgs {
     /// How many cores
     #[arg(long)]
     cores: Option<u32>,
     /// A share of a GPU: SMs, or a percentage such as 30%
-    #[arg(long, value_parser = units::sms, value_name = "SMS|PERCENT")]
+    #[arg(long, value_parser = units::sms, value_name = "SMS|PERCENT", requires = "gpu_memory")]
     sm: Option<SmAsk>,
-    /// GPU memory, such as 10GiB
+    /// GPU memory, such as 10GiB; a share needs some: even an empty context takes some hundred MiB
     #[arg(long, value_parser = units::bytes, requires = "sm", value_name = "BYTES")]
     gpu_memory: Option<u64>,
     /// Which GPU; any if left out
@@ -78,12 +83,12 @@ pub(crate) struct RunArgs {
     /// Time without a heartbeat after which the lease ends; the daemon's default if left out
     #[arg(long, value_parser = units::duration)]
     ttl: Option<Duration>,
-    /// How the GPU share may change
-    #[arg(long, value_enum, default_value_t)]
-    resize: ResizeArg,
-    /// Processes of the command that share the GPU memory
-    #[arg(long, default_value_t = 1)]
-    processes: u32,
+    /// How the GPU share may change; if left out, as the stage declares it, and outside a job by a restart
+    #[arg(long, value_enum)]
+    resize: Option<ResizeArg>,
+    /// Processes of the command that share the GPU memory; if left out, as the stage declares it, and outside a job 1
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    processes: Option<u32>,
     /// Higher goes first in the queue
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
@@ -102,12 +107,11 @@ pub(crate) struct RunArgs {
 }
 
 /// How the GPU share may change.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum ResizeArg {
     /// While the command runs: it talks to the daemon itself
     Live,
     /// By a restart of the command
-    #[default]
     Restart,
     /// Never
     Fixed,
@@ -140,11 +144,11 @@ impl RunArgs {
         request.wait = self.wait;
         request.processes = self.processes;
         request.priority = self.priority;
-        request.resize = match self.resize {
+        request.resize = self.resize.map(|r| match r {
             ResizeArg::Live => ResizeMode::Live,
             ResizeArg::Restart => ResizeMode::Restart,
             ResizeArg::Fixed => ResizeMode::Fixed,
-        };
+        });
         request
     }
 
@@ -190,6 +194,7 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
     }
     let environment = complete(worker.attached.environment, &client, &lease);
     let supervisor = supervise::Supervisor {
+        client,
         guard: worker.guard,
         lease,
         environment,

@@ -1,29 +1,28 @@
-//! Keeps a command running under its lease: signals, moves, the end.
+//! Keeps a command running under its lease: signals, moves, the end. Why an end came is `why`'s.
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use evenkeel_client::{
-    Directive, DirectiveKind, Error, GuardEvent, GuardState, Lease, LeaseGuard, ResizeMode, Vector,
+    BATCH_VARIABLE, Client, Directive, DirectiveKind, GuardEvent, GuardState, Lease, LeaseGuard,
+    ResizeMode, Vector,
 };
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
 use super::child::{Child, bind, exit_code};
 use super::signals::Signals;
-use super::{NOT_RUN, release_trouble, show_shares};
+use super::{NOT_RUN, release_trouble, show_shares, why};
 use crate::fail::{Doing as _, Failure};
 use crate::out;
 
 /// How long giving the lease back may take, once the command has ended.
 const RELEASE_WITHIN: Duration = Duration::from_secs(10);
 
-/// The batch size that the plan chose, for the worker.
-const BATCH_VARIABLE: &str = "EVENKEEL_BATCH";
-
 /// A command and the lease that it runs under.
 pub(super) struct Supervisor {
+    pub(super) client: Client,
     pub(super) guard: LeaseGuard,
     pub(super) lease: Lease,
     pub(super) environment: BTreeMap<String, String>,
@@ -36,12 +35,10 @@ pub(super) struct Supervisor {
 enum AtEnd {
     /// Its exit code is ours.
     PassOn,
-    /// Its exit code is ours, unless the lease turns out to be lost: the daemon asked for it back.
-    Asked,
-    /// It is started again with a new share.
+    /// It is started again with a new share; unless somebody told it to end meanwhile.
     Restart(Directive),
-    /// The lease is gone: that is what our exit code says.
-    Lost,
+    /// The lease is lost, or the daemon asked for it back, with these words: that is what our exit code says.
+    Over(String),
 }
 
 impl Supervisor {
@@ -50,15 +47,15 @@ impl Supervisor {
         let lost = !self.guard.may_work();
         let released = self.guard.release_within_async(RELEASE_WITHIN).await;
         let (code, how) = ended?;
-        match (how, released) {
-            (AtEnd::Lost, _) => Err(was_lost(self.lease.id, code)),
-            // It was asked for because it was over already.
-            (AtEnd::Asked, Err(Error::Fenced { .. })) => Err(was_lost(self.lease.id, code)),
-            (_, Err(error)) if !lost => {
-                release_trouble(&error).into_iter().for_each(out::note);
-                Ok(code.into())
+        if let (false, Err(error)) = (lost, &released) {
+            release_trouble(error).into_iter().for_each(out::note);
+        }
+        match how {
+            AtEnd::Over(told) => {
+                let why = why::over(&self.client, &self.lease, told).await;
+                Err(was_stopped(self.lease.id, code, &why))
             }
-            _ => Ok(code.into()),
+            AtEnd::PassOn | AtEnd::Restart(_) => Ok(code.into()),
         }
     }
 
@@ -68,6 +65,7 @@ impl Supervisor {
         let mut child = self.start(&self.lease.target.clone())?;
         let mut at_end = AtEnd::PassOn;
         let mut kill_at: Option<Instant> = None;
+        let mut told_to_end: Option<Instant> = None;
         loop {
             tokio::select! {
                 status = child.wait() => {
@@ -78,19 +76,36 @@ impl Supervisor {
                         how => return Ok((exit_code(status), how)),
                     }
                 }
-                signal = signals.next() => match signal {
-                    Signal::SIGCHLD => child.follow_stop(),
-                    signal => child.signal(signal),
-                },
+                signal = signals.next() => {
+                    if ends(signal) {
+                        // Its end is somebody's wish now, whatever the daemon wants to follow.
+                        told_to_end = Some(Instant::now());
+                        if matches!(at_end, AtEnd::Restart(_)) {
+                            at_end = AtEnd::PassOn;
+                        }
+                    }
+                    match signal {
+                        Signal::SIGCHLD => child.follow_stop(),
+                        signal => child.signal(signal),
+                    }
+                }
                 event = self.guard.event() => {
-                    if let Some(next) = self.event(event) {
+                    if let Some(mut next) = self.event(event) {
+                        // What it was told just now it may be doing: an end is an end, and not the move's.
+                        let is_ending = told_to_end.is_some_and(|at| at.elapsed() < self.grace);
+                        if is_ending && matches!(next, AtEnd::Restart(_)) {
+                            next = AtEnd::PassOn;
+                        }
                         // The latest wins; a command that is ending has its time already.
                         if kill_at.is_none() {
                             child.signal(Signal::SIGTERM);
                             child.signal(Signal::SIGCONT);
                             kill_at = Some(Instant::now() + self.grace);
                         }
-                        at_end = next;
+                        // What is over is not started again.
+                        if !matches!(at_end, AtEnd::Over(_)) {
+                            at_end = next;
+                        }
                     }
                 }
                 () = sleep_until(kill_at) => {
@@ -119,8 +134,9 @@ impl Supervisor {
     fn restart(&mut self, directive: Directive) -> Result<Child, Failure> {
         self.environment.extend(directive.environment);
         if let Some(batch) = directive.batch {
-            let batch = batch.to_string();
-            self.environment.insert(BATCH_VARIABLE.to_owned(), batch);
+            let value = batch.to_string();
+            self.environment.insert(BATCH_VARIABLE.to_owned(), value);
+            self.lease.batch = Some(batch);
         }
         let child = self.start(&directive.target)?;
         self.lease.target = directive.target.clone();
@@ -150,7 +166,7 @@ impl Supervisor {
                     "lease {} is lost: {why}; stopping the command",
                     self.lease.id
                 ));
-                Some(AtEnd::Lost)
+                Some(AtEnd::Over(why.to_string()))
             }
             GuardEvent::Directive(directive) => self.directive(directive),
         }
@@ -163,6 +179,11 @@ impl Supervisor {
             format!(": {}", directive.reason)
         };
         let same_gpus = directive.target.same_gpus(&self.lease.target);
+        // It read its batch size when it started.
+        let same_batch = match (directive.batch, self.lease.batch) {
+            (Some(new), Some(old)) => new == old,
+            _ => true,
+        };
         match (directive.kind, self.lease.resize) {
             (DirectiveKind::Restart, _) => {
                 self.say(format_args!(
@@ -171,10 +192,11 @@ impl Supervisor {
                 ));
                 Some(AtEnd::Restart(directive))
             }
-            (DirectiveKind::Target, ResizeMode::Restart) if !same_gpus => {
+            (DirectiveKind::Target, ResizeMode::Restart) if !(same_gpus && same_batch) => {
                 self.say(format_args!(
-                    "its share moves to {}{because}",
-                    share(&directive.target)
+                    "its share moves to {}{}{because}",
+                    share(&directive.target),
+                    batch_of(&directive)
                 ));
                 Some(AtEnd::Restart(directive))
             }
@@ -196,7 +218,7 @@ impl Supervisor {
                 self.say(format_args!(
                     "the daemon asks for the lease back{because}; stopping the command"
                 ));
-                Some(AtEnd::Asked)
+                Some(AtEnd::Over(directive.reason))
             }
             (DirectiveKind::ReclaimMemory, _) => {
                 self.say(format_args!("the daemon asks for GPU memory back{because}"));
@@ -206,14 +228,25 @@ impl Supervisor {
     }
 }
 
-fn was_lost(lease: u64, code: u8) -> Failure {
-    Failure::new(format!(
-        "the command was stopped (exit code {code}) because lease {lease} was lost"
-    ))
-    .code(NOT_RUN)
-    .hint(format!(
-        "What happened to it: `evenkeel events --lease {lease}`."
-    ))
+/// Whether a signal that somebody sends says that the command is to end.
+const fn ends(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP)
+}
+
+/// A batch size in words, where the stage has one.
+fn batch_of(directive: &Directive) -> String {
+    match directive.batch {
+        Some(batch) if batch > 1 => format!(", batch size {batch}"),
+        _ => String::new(),
+    }
+}
+
+fn was_stopped(lease: u64, code: u8, why: &str) -> Failure {
+    Failure::new(format!("the command was stopped (exit code {code}): {why}"))
+        .code(NOT_RUN)
+        .hint(format!(
+            "What happened to it: `evenkeel events --lease {lease}`."
+        ))
 }
 
 fn share(vector: &Vector) -> String {

@@ -7,7 +7,7 @@ use super::*;
 #[track_caller]
 fn refused(report: Report, expect: &str) {
     let spec = job(Detector::default(), [2, 1, 1]);
-    let mut watch = Watch::new(&spec);
+    let mut watch = Watch::new(&spec, Time(0));
     let error = watch.ingest(&report).unwrap_err();
     assert!(alloc::format!("{error}").contains(expect), "{error}");
     assert_eq!(watch.last_report(), None, "nothing of it was taken in");
@@ -109,7 +109,7 @@ fn reports_that_overlap_or_go_backwards_are_refused() {
 fn window(reports: &[Report]) -> Option<Window> {
     let spec = job(Detector::default(), [1, 1, 1]);
     let plan = planned(100.0);
-    let mut watch = Watch::new(&spec);
+    let mut watch = Watch::new(&spec, Time(0));
     for report in reports {
         watch.ingest(report).unwrap();
         watch.poll(&ctx(&spec, &plan));
@@ -154,7 +154,7 @@ fn a_stage_is_the_sum_of_its_workers_and_the_slowest_times_their_number_if_synch
         let mut spec = job(Detector::default(), [1, 2, 1]);
         spec.stages[1].synchronous = synchronous;
         let plan = planned(100.0);
-        let mut watch = Watch::new(&spec);
+        let mut watch = Watch::new(&spec, Time(0));
         for r in [
             second(0, 0, 100.0, None),
             second(1, 0, 30.0, None),
@@ -173,7 +173,7 @@ fn discarded_units_count_against_the_rollout_and_one_group_adds_times() {
     let mut spec = job(Detector::default(), [1, 1, 1]);
     spec.groups = 1;
     let plan = planned(100.0);
-    let mut watch = Watch::new(&spec);
+    let mut watch = Watch::new(&spec, Time(0));
     let mut training = second(2, 0, 100.0, None);
     training.steps = vec![StepReport {
         n: 7,
@@ -200,7 +200,7 @@ fn a_window_closes_when_every_training_worker_has_finished_the_step() {
     let spec = job(Detector::default(), [1, 1, 2]);
     let plan = planned(100.0);
     let c = ctx(&spec, &plan);
-    let mut watch = Watch::new(&spec);
+    let mut watch = Watch::new(&spec, Time(0));
     let mut closed_after = |reports: &[Report]| {
         for r in reports {
             watch.ingest(r).unwrap();
@@ -241,7 +241,7 @@ fn a_worker_that_restarts_from_a_checkpoint_counts_from_there() {
     let spec = job(Detector::default(), [1, 1, 1]);
     let plan = planned(100.0);
     let c = ctx(&spec, &plan);
-    let mut watch = Watch::new(&spec);
+    let mut watch = Watch::new(&spec, Time(0));
     run(&mut watch, &c, 40..43, |_| [9.0, 9.0, 9.0]);
     assert_eq!(watch.view().windows, 3);
     watch.forget(StageId(2), WorkerId(0));
@@ -253,7 +253,7 @@ fn a_worker_that_restarts_from_a_checkpoint_counts_from_there() {
 fn nothing_counts_while_a_resize_is_under_way() {
     let spec = job(Detector::default(), [1, 1, 1]);
     let plan = planned(100.0);
-    let mut watch = Watch::new(&spec);
+    let mut watch = Watch::new(&spec, Time(0));
     let moving = JobContext {
         settled: false,
         ..ctx(&spec, &plan)
@@ -262,4 +262,67 @@ fn nothing_counts_while_a_resize_is_under_way() {
     assert_eq!(watch.view().windows, 0);
     run(&mut watch, &ctx(&spec, &plan), 5..7, |_| [9.0, 9.0, 9.0]);
     assert_eq!(watch.view().windows, 2);
+}
+
+#[test]
+fn a_silent_stage_is_named_with_its_worker_and_since_when() {
+    let mut spec = job(Detector::default(), [1, 2, 2]);
+    for (stage, label) in spec.stages.iter_mut().zip(["sim", "gen", "train"]) {
+        stage.name = name(label);
+    }
+    let plan = planned(100.0);
+    let c = ctx(&spec, &plan);
+    let mut watch = Watch::new(&spec, Time(1_000));
+    let says = |watch: &Watch, at: u64| watch.view().silence(&spec, Time(at));
+    let names = |watch: &Watch, at: u64| {
+        let said = says(watch, at).unwrap_or_default();
+        let start = "Nothing is measured, so nothing can move: ";
+        alloc::string::String::from(said.strip_prefix(start).unwrap_or(&said))
+    };
+    assert_eq!(says(&watch, 10_999), None, "not silent for long yet");
+    assert_eq!(
+        names(&watch, 11_000),
+        "sim has reported no work for 10 s; gen has reported no work for 10 s; train has reported no work for 10 s."
+    );
+
+    let hear = |watch: &mut Watch, at: u64, reports: &[Report]| {
+        for r in reports {
+            let at = Time(at);
+            watch.ingest(&Report { at, ..r.clone() }).unwrap();
+            watch.poll(&c);
+        }
+    };
+    let all = |step: u64| {
+        [
+            second(0, 0, 9.0, None),
+            second(1, 0, 9.0, None),
+            second(1, 1, 9.0, None),
+            second(2, 0, 9.0, Some(step)),
+            second(2, 1, 9.0, Some(step)),
+        ]
+    };
+    hear(&mut watch, 20_000, &all(1));
+    assert_eq!((watch.view().windows, says(&watch, 29_000)), (1, None));
+
+    // One training worker takes no step; what the others report waits for it.
+    let mut next = all(2);
+    next[4].steps.clear();
+    hear(&mut watch, 32_000, &next);
+    assert_eq!(
+        names(&watch, 61_000),
+        "worker 1 of train has finished no step for 41 s."
+    );
+    hear(&mut watch, 62_000, &[second(2, 1, 9.0, Some(2))]);
+    assert_eq!((watch.view().windows, says(&watch, 63_000)), (2, None));
+
+    // A whole stage falls silent: an older rate stands in for one of its workers, not for all.
+    let next = all(3);
+    hear(
+        &mut watch,
+        70_000,
+        &[next[0].clone(), next[3].clone(), next[4].clone()],
+    );
+    assert_eq!(names(&watch, 95_000), "gen has reported no work for 63 s.");
+    hear(&mut watch, 96_000, &next[1..2]);
+    assert_eq!((watch.view().windows, says(&watch, 97_000)), (3, None));
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::allocate::plan as plan_job;
-use crate::balance::{Busy, JobContext, Report, StepReport};
+use crate::balance::{Busy, Free, JobContext, Report, StepReport, Watch};
 use crate::cpuset::CpuSet;
 use crate::curve::{Point, Profile, ProfileKey};
 use crate::id::{GpuId, Name, StageId, WorkerId};
@@ -185,7 +185,7 @@ impl Loop {
         let profiles = profiles();
         let known: Vec<_> = profiles.iter().map(Some).collect();
         let (plan, _) = plan_job(&inputs(&spec, &known, &[], &[]), &node, &room, None).unwrap();
-        let watch = Watch::new(&spec);
+        let watch = Watch::new(&spec, Time(0));
         let learned = vec![Vec::new(); 3];
         let (moves, stays) = (Vec::new(), Vec::new());
         let scale = vec![1.0; 3];
@@ -257,11 +257,13 @@ impl Loop {
         };
         let judgement = judge(&case);
         assert!(!judgement.sentence().is_empty());
-        judgement.tell(
-            &mut self.watch,
-            Free::default(),
-            self.spec.rebalance.cooldown_windows,
-        );
+        let windows = self.spec.rebalance.cooldown_windows;
+        match &judgement.decision {
+            Decision::Move(_) => self.watch.moved(windows, judgement.sentence()),
+            Decision::Stay { reason, detail } => {
+                self.watch.stayed(Free::default(), *reason, detail.clone());
+            }
+        }
         if let Some(refit) = &judgement.refit {
             self.scale.clone_from(&refit.scale);
             self.learned.clone_from(&refit.learned);
@@ -366,7 +368,7 @@ proptest! {
 }
 
 /// Judges a measured drift of generation under changed rules.
-fn judged(change: impl Fn(&mut JobSpec), costs: Costs) -> Decision {
+fn judged(change: impl Fn(&mut JobSpec), costs: Costs<'_>) -> Decision {
     let mut spec = spec();
     change(&mut spec);
     let job = Loop::new(spec);
@@ -407,7 +409,7 @@ fn judged(change: impl Fn(&mut JobSpec), costs: Costs) -> Decision {
 }
 
 #[track_caller]
-fn stays(change: impl Fn(&mut JobSpec), costs: Costs, expect: StayReason, says: &str) {
+fn stays(change: impl Fn(&mut JobSpec), costs: Costs<'_>, expect: StayReason, says: &str) {
     match judged(change, costs) {
         Decision::Stay { reason, detail } => {
             assert_eq!(reason, expect, "{detail}");
@@ -431,7 +433,8 @@ fn a_move_that_pays_says_what_it_does_and_why() {
     for says in [
         "it drifted.",
         "generation runs at 0.67 times its prediction",
-        "for a pause of 20.0 s",
+        "for a pause of 20.0 s (generation's restart was not measured yet, taken as 10 s; training's restart was not \
+         measured yet, taken as 10 s)",
         "generation: SMs",
     ] {
         assert!(all.contains(says), "{says:?} is not in {all}");
@@ -465,19 +468,35 @@ fn not_moving_has_a_reason() {
         "within 60 s",
     );
     let slow = Costs {
-        restart: Some(Millis::secs(100)),
+        restarts: &[None, Some(Millis::secs(100)), Some(Millis::secs(90))],
         drain: None,
     };
-    stays(|_| (), slow, StayReason::DoesNotPay, "a pause of 200.0 s");
+    let says = "a pause of 190.0 s (generation's restart took 100 s; training's restart took 90 s)";
+    stays(|_| (), slow, StayReason::DoesNotPay, says);
     let fixed = |s: &mut JobSpec| s.stages.iter_mut().for_each(|s| s.resize = Resize::Fixed);
     stays(fixed, none, StayReason::AlreadyBest, "the best one");
+}
+
+#[test]
+fn a_measured_restart_counts_and_one_that_was_not_is_assumed() {
+    let costs = Costs {
+        restarts: &[None, None, Some(Millis::secs(2))],
+        drain: None,
+    };
+    let Decision::Move(m) = judged(|_| (), costs) else {
+        panic!("stayed")
+    };
+    assert_eq!(m.cost_s, 12.0, "2 s measured of training, 10 s declared");
+    let says = "for a pause of 12.0 s (generation's restart was not measured yet, taken as 10 s; training's restart \
+                took 2 s)";
+    assert!(m.reasons.join(" ").contains(says), "{:?}", m.reasons);
 }
 
 #[test]
 fn a_live_resize_costs_only_the_drain() {
     let live = |s: &mut JobSpec| s.stages.iter_mut().for_each(|s| s.resize = Resize::Live);
     let costs = Costs {
-        restart: Some(Millis::secs(100)),
+        restarts: &[Some(Millis::secs(100)); 3],
         drain: Some(Millis(500)),
     };
     let Decision::Move(m) = judged(live, costs) else {

@@ -1,0 +1,122 @@
+//! Job files as people write them: what they say, and what is said of mistakes.
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../../../examples/job.toml");
+
+#[test]
+fn the_example_reads_and_says_what_it_says() {
+    let file = JobFile::parse(EXAMPLE, "examples/job.toml").unwrap();
+    let spec = file.spec(Some(132)).unwrap();
+    assert_eq!(spec.stages.len(), 3);
+    assert_eq!(spec.rebalance.horizon_ms, Some(600_000));
+    let generation = &spec.stages[1];
+    assert_eq!(generation.memory_bytes, 20 << 30);
+    assert_eq!(generation.min_sms, 14, "10 % of 132, rounded up");
+    assert!(file.stages.iter().all(|s| s.bench.is_some()));
+    assert!(file.spec(None).is_err(), "a percentage of an unknown GPU");
+}
+
+#[test]
+fn the_laptops_example_reads_without_a_remark() {
+    let text = include_str!("../../../../examples/laptop.toml");
+    let file = JobFile::parse(text, "examples/laptop.toml").unwrap();
+    let spec = file.spec(None).unwrap();
+    assert!(spec.stages[0].no_gpu && !spec.stages[1].no_gpu);
+    assert!(file.remarks().is_empty());
+    assert!(file.stages.iter().all(|s| s.bench.is_some()));
+}
+
+#[test]
+fn mistakes_are_named_with_their_place_and_the_nearest_key() {
+    let base = "name = \"j\"\nunit = \"env_step\"\n";
+    let stage = "[[stages]]\nname = \"s\"\nrole = \"training\"\n";
+    for (text, expect) in [
+        (
+            format!("{base}polcy = \"ebrl\"\n{stage}"),
+            "j.toml:3: unknown key `polcy`; did you mean `policy`?",
+        ),
+        (
+            format!("{base}{stage}memroy = \"10GiB\"\n"),
+            "j.toml:6: unknown key `memroy`; did you mean `memory`?",
+        ),
+        (
+            format!("{base}policy = \"waterfil\"\n{stage}"),
+            "j.toml:3: `waterfil` is not known here; did you mean `waterfill`?",
+        ),
+        (
+            format!("{base}{stage}memory = \"10 apples\"\n"),
+            "j.toml:6: `10 apples` is not an amount of memory; write 10GiB, 512MiB or a number of bytes",
+        ),
+        (
+            format!("{base}{stage}sms = \"130%\"\n"),
+            "j.toml:6: `130%` is not a share of a GPU; write a number of SMs or 1% to 100%",
+        ),
+        (
+            format!("{base}colour = 1\n{stage}"),
+            "j.toml:3: unknown key `colour`; known are ",
+        ),
+        (stage.to_owned(), "j.toml: the key `name` is missing"),
+        ("name = ".to_owned(), "j.toml:1: "),
+    ] {
+        let failure = JobFile::parse(&text, "j.toml").unwrap_err();
+        assert!(
+            failure.what.starts_with(expect),
+            "{text}\ngave {}\nnot {expect}",
+            failure.what
+        );
+        assert_eq!(failure.code, crate::fail::USAGE);
+    }
+}
+
+#[test]
+fn a_stage_without_gpu_work_says_so_in_one_of_two_ways() {
+    let stage = |keys: &str| {
+        let text = format!("name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='simulation'\n{keys}\n");
+        let file = JobFile::parse(&text, "j").unwrap();
+        (file.spec(Some(132)), file.remarks())
+    };
+    for keys in [
+        "no_gpu = true",
+        "sms = 0",
+        "max_sms = 0",
+        "min_sms = 0\nmax_sms = 0",
+    ] {
+        let (spec, remarks) = stage(keys);
+        let stage = &spec.unwrap().stages[0];
+        assert!(
+            stage.no_gpu,
+            "{keys}: on the wire a most of 0 SMs is no limit"
+        );
+        assert_eq!((stage.min_sms, stage.max_sms), (0, None), "{keys}");
+        assert!(remarks.is_empty(), "{keys}: {remarks:?}");
+    }
+    let (spec, remarks) = stage("");
+    assert!(!spec.unwrap().stages[0].no_gpu);
+    assert!(remarks[0].contains("no_gpu = true"), "{remarks:?}");
+    for (keys, expect) in [
+        ("sms = 0\nmemory = '1GiB'", "asks for GPU memory"),
+        ("no_gpu = true\nsms = 4", "asks for SMs"),
+        ("min_sms = 4\nmax_sms = 0", "asks for SMs"),
+        ("no_gpu = true\ncores = 0", "no cores at all"),
+        ("no_gpu = true\nmax_cores = 0", "no cores at all"),
+    ] {
+        let failure = stage(keys).0.unwrap_err();
+        assert!(failure.what.contains(expect), "{keys}: {failure}");
+    }
+}
+
+#[test]
+fn one_amount_is_the_least_and_the_most() {
+    let text =
+        "name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='other'\ncores=4\nsms='50%'\nmemory=1024\n";
+    let stage = &JobFile::parse(text, "j")
+        .unwrap()
+        .spec(Some(100))
+        .unwrap()
+        .stages[0];
+    assert_eq!((stage.min_cores, stage.max_cores), (4, Some(4)));
+    assert_eq!((stage.min_sms, stage.max_sms), (50, Some(50)));
+    assert_eq!(stage.memory_bytes, 1024);
+    let both = format!("{text}max_cores=8\n");
+    assert!(JobFile::parse(&both, "j").unwrap().spec(Some(100)).is_err());
+}

@@ -1,0 +1,114 @@
+//! What one tenant can take of what is everybody's: jobs, leases, the queue, memory.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+mod stage;
+
+use evenkeel_core::command::{Acquire, Command, Reply};
+use evenkeel_core::curve::Profile;
+use evenkeel_core::decide::node::{PROFILES_MAX, TENANT_POINTS_MAX};
+use evenkeel_core::settings::Settings;
+use stage::{Stage, caller, cores, name, node, on_cores, profile, refusal, sms, waiting};
+
+#[test]
+fn a_tenant_cannot_take_everybodys_jobs_places_and_leases() {
+    let settings = Settings {
+        tenant_jobs_max: 1,
+        tenant_leases_max: 3,
+        tenant_queue_max: 1,
+        ..Settings::default()
+    };
+    let mut s = Stage::with(node(), settings);
+    let _ = s.submit("alice", on_cores("a", 1));
+    assert_eq!(
+        refusal(s.submit("alice", on_cores("b", 1)).1),
+        "live jobs of one tenant are limited to 1"
+    );
+    assert!(s.submit("bob", on_cores("b", 1)).1.is_ok());
+    let _ = s.acquire("alice", cores(5), |_| ());
+    let _ = s.acquire("alice", cores(1), waiting);
+    assert_eq!(
+        refusal(s.acquire("alice", cores(1), waiting).1),
+        "requests of one tenant in the queue are limited to 1"
+    );
+    assert!(s.acquire("bob", cores(1), waiting).1.is_ok());
+    let _ = s.acquire("alice", sms(0, 2), |_| ());
+    assert_eq!(
+        refusal(s.acquire("alice", sms(0, 2), |_| ()).1),
+        "live leases of one tenant are limited to 3"
+    );
+    assert!(s.acquire("bob", sms(0, 2), |_| ()).1.is_ok());
+    let _ = s.release(1);
+    assert!(
+        s.acquire("alice", sms(0, 2), |_| ()).1.is_ok(),
+        "one has ended"
+    );
+}
+
+#[test]
+fn a_flood_of_one_tenant_makes_nobody_elses_retry_take_effect_twice() {
+    let settings = Settings {
+        remember_ends: 5,
+        ..Settings::default()
+    };
+    let mut s = Stage::with(node(), settings);
+    let Ok(Reply::Lease(bobs)) = s.acquire("bob", cores(1), |_| ()).1 else {
+        panic!("refused");
+    };
+    let _ = s.run(Command::Release {
+        caller: caller("bob"),
+        lease: bobs.id,
+        fence: bobs.fence,
+    });
+    for n in 2..20 {
+        let _ = s.acquire("alice", cores(1), |_| ());
+        let _ = s.release(n);
+        let _ = s.run(Command::Tick);
+    }
+    let of = |s: &Stage, tenant: &str| {
+        s.d()
+            .requests()
+            .keys()
+            .filter(|k| k.0 == name(tenant))
+            .count()
+    };
+    assert_eq!((of(&s, "alice"), of(&s, "bob")), (5, 1));
+    let retry = |a: &mut Acquire| a.request = bobs.request;
+    let Ok(Reply::Lease(again)) = s.acquire("bob", cores(1), retry).1 else {
+        panic!("refused");
+    };
+    assert_eq!(again.id, bobs.id);
+}
+
+#[test]
+fn imported_profiles_are_limited_for_each_tenant() {
+    let mut s = Stage::new();
+    let nothing = |tenant: &str, n: usize| Profile {
+        points: vec![],
+        ..profile(tenant, &format!("j/{n}"), &[])
+    };
+    for n in 0..PROFILES_MAX {
+        s.import(nothing("alice", n)).unwrap();
+    }
+    assert_eq!(
+        refusal(s.import(nothing("alice", PROFILES_MAX))),
+        format!("profiles of one tenant are limited to {PROFILES_MAX}")
+    );
+    assert!(
+        s.import(nothing("alice", 7)).is_ok(),
+        "in the place of one that is there"
+    );
+    assert!(s.import(nothing("bob", 0)).is_ok());
+    // Points, too.
+    let long = profile("bob", "j/long", &[(1, 1, 1.0); 10_000]);
+    for n in 0..TENANT_POINTS_MAX / 10_000 {
+        let key = nothing("bob", n).key;
+        s.import(Profile {
+            key,
+            ..long.clone()
+        })
+        .unwrap();
+    }
+    assert_eq!(
+        refusal(s.import(profile("bob", "j/one-more", &[(1, 1, 1.0)]))),
+        format!("points of all profiles of one tenant are limited to {TENANT_POINTS_MAX}")
+    );
+}
