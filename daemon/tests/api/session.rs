@@ -128,7 +128,7 @@ async fn what_is_refused_is_told_and_the_rest_goes_on() {
                 }),
                 ..report(1.0)
             },
-            "reports[0]: fence 9 is not",
+            "reports[0]: the fence",
         ),
         (
             "no lease",
