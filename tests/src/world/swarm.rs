@@ -287,16 +287,14 @@ impl Swarm {
         (swarm.loners, swarm.drivers) = if moving { (1, 2) } else { (6, 1) };
         (swarm.lose, swarm.repeat, swarm.dawdle, swarm.latency) = (20, 100, 5, 20);
         (swarm.commit_fault, swarm.full, swarm.slow_commit) = (20, 300, 400);
-        let stalls = if planted == Planted::StallNotCredited {
-            600
-        } else {
-            60
-        };
-        (swarm.crashes, swarm.reboot, swarm.stalls) = (200, 0, stalls);
+        (swarm.crashes, swarm.reboot, swarm.stalls) = (200, 0, 60);
         (swarm.mischief, swarm.changes, swarm.admin) = (1_000, 0, 0);
         (swarm.bind_fails, swarm.blind, swarm.silences) = (0, 0, 0);
         match planted {
-            Planted::DowntimeCounted => swarm.long_down = 500,
+            Planted::StallNotCredited => swarm.stalls = 600,
+            Planted::DowntimeCounted => (swarm.long_down, swarm.crashes) = (500, 400),
+            Planted::CancelTakesAtOnce => (swarm.loners, swarm.drivers) = (1, 3),
+            Planted::RenewalAfterClosing => swarm.slow_commit = 800,
             Planted::GoneWithoutTheGpu => swarm.silences = 240,
             // Only commits of expiries are in doubt.
             Planted::LostWhenStopping => {
@@ -305,7 +303,11 @@ impl Swarm {
             }
             _ => {}
         }
-        swarm.ttl = (2_000, 6_000);
+        swarm.ttl = match planted {
+            Planted::StallNotCredited => (4_000, 10_000),
+            Planted::DowntimeCounted => (5_000, 10_000),
+            _ => (2_000, 6_000),
+        };
         swarm.worker = Workers {
             die: 2,
             hang: 5,
@@ -314,6 +316,15 @@ impl Swarm {
             deaf: 50,
             ..Workers::default()
         };
+        if matches!(
+            planted,
+            Planted::RenewalAfterClosing | Planted::LostWhenStopping
+        ) {
+            swarm.worker.late = 600;
+        }
+        if planted == Planted::StallNotCredited {
+            swarm.worker.vanish = 0;
+        }
         if moving {
             swarm.patience = (20_000, 300_000);
             swarm.worker = Workers {
@@ -321,6 +332,9 @@ impl Swarm {
                 ..Workers::default()
             };
             (swarm.lose, swarm.dawdle, swarm.repeat, swarm.mischief) = (0, 0, 0, 0);
+        }
+        if planted == Planted::GrowBeforeShrink {
+            (swarm.loners, swarm.crashes, swarm.patience) = (0, 0, (60_000, 600_000));
         }
         swarm.planted = Some(planted);
         swarm
