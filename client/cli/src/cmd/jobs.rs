@@ -124,6 +124,16 @@ pub(crate) fn show_one(globals: &Globals, job: &Job) {
 
 /// The plan's figures and reasons.
 pub(crate) fn show_plan_summary(plan: &Plan, unit: &str) {
+    if plan.units_per_s == 0.0 {
+        out::text(format_args!(
+            "split by {}; nothing is predicted before its stages are measured: `evenkeel calibrate FILE`",
+            plan.by
+        ));
+        for why in &plan.why {
+            out::text(format_args!("  {why}"));
+        }
+        return;
+    }
     out::text(format_args!(
         "predicted {} {unit}/s (rollout {}, training {}) by {}; {} binds",
         show_rate(plan.units_per_s),

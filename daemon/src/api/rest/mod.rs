@@ -184,8 +184,8 @@ async fn events(State(ctx): Shared, query: Result<Query<EventsQuery>, QueryRejec
 
 /// 200 while the controller answers. `grants` says whether anything new can be granted.
 async fn healthz(State(ctx): Shared) -> Answer {
-    ctx.read(&onlooker(), |_, _| ()).await?;
-    let grants = !ctx.degraded() && !ctx.stop.is_cancelled();
+    let draining = ctx.read(&onlooker(), |s, _| s.durable.draining()).await?;
+    let grants = !draining && !ctx.degraded() && !ctx.stop.is_cancelled();
     Ok(Json(json!({ "status": "serving", "grants": grants })))
 }
 

@@ -55,6 +55,8 @@ struct Work<'a> {
     bench: &'a BenchFile,
     key: ProfileKey,
     todo: Vec<Point>,
+    /// Whether any trial of the stage, now or earlier, did work.
+    works: bool,
     summary: StageSummary,
 }
 
@@ -63,6 +65,13 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
     let file = JobFile::read(&path)?;
     let client = globals.client()?;
     let node = client.node().await.doing("look at the node")?;
+    if let Some(name) = &args.stage
+        && !file.stages.iter().any(|s| s.name == *name)
+    {
+        let names: Vec<&str> = file.stages.iter().map(|s| s.name.as_str()).collect();
+        let what = format!("{} has no stage {name}", path.display());
+        return Err(Failure::usage(what).hint(format!("Its stages are {}.", names.join(", "))));
+    }
     let mut works = Vec::new();
     for stage in &file.stages {
         let wanted = args.stage.as_ref().is_none_or(|name| *name == stage.name);
@@ -119,12 +128,14 @@ async fn plan<'a>(
     };
     let mut todo = grid::points(stage, node, gpu)?;
     let before = todo.len();
-    if !args.again {
-        let known = match client.export_profile(key.clone()).await {
-            Ok(profile) => profile.points,
-            Err(evenkeel_client::Error::NotFound { .. }) => Vec::new(),
-            other => other.doing("see what was measured before")?.points,
-        };
+    let known = match client.export_profile(key.clone()).await {
+        Ok(profile) => profile.points,
+        Err(evenkeel_client::Error::NotFound { .. }) => Vec::new(),
+        other => other.doing("see what was measured before")?.points,
+    };
+    // A profile in which nothing ever worked is that of a benchmark that could not run: it is tried again.
+    let works = known.iter().any(|k| k.units_per_s > 0.0);
+    if works && !args.again {
         todo.retain(|point| !known.iter().any(|k| point.is_of(k)));
     }
     let summary = StageSummary {
@@ -142,6 +153,7 @@ async fn plan<'a>(
         bench,
         key,
         todo,
+        works,
         summary,
     })
 }
@@ -166,27 +178,29 @@ async fn measure(
     work: &mut Work<'_>,
     progress: &ProgressBar,
 ) -> Result<(), Failure> {
+    // What failed is a result only if the benchmark works somewhere; until then it is kept back.
+    let mut untold = Vec::new();
     for &point in &work.todo {
         let name = describe(&work.key.stage, point);
         progress.set_message(name.clone());
         // A line above the bar, or on the standard error where there is no terminal for one.
         let say = |text: String| progress.suspend(|| out::note(format_args!("{name}: {text}")));
         let outcome = trial::run(globals, job, work.stage, work.bench, point).await?;
-        let result = match outcome {
+        match outcome {
             Outcome::Measured(result) => {
                 work.summary.measured += 1;
                 say(format!("{} units/s", show_rate(result.units_per_s)));
-                Some(result)
+                work.works |= result.units_per_s > 0.0;
+                untold.push((name, result));
             }
             Outcome::DoesNotFit(result, why) => {
                 work.summary.does_not_fit += 1;
                 say(format!("does not fit: {why}"));
-                Some(result)
+                untold.push((name, result));
             }
             Outcome::Skipped(why) => {
                 work.summary.skipped += 1;
                 say(format!("skipped: {why}"));
-                None
             }
             Outcome::Broken(why) => {
                 return Err(
@@ -194,14 +208,26 @@ async fn measure(
                         .hint("Nothing is stored for a benchmark that cannot be run."),
                 );
             }
-        };
-        if let Some(result) = result {
-            let stored = client.report_trial(work.key.clone(), result).await;
-            stored.doing(format_args!("store the trial {name}"))?;
+        }
+        if work.works {
+            for (name, result) in untold.drain(..) {
+                let stored = client.report_trial(work.key.clone(), result).await;
+                stored.doing(format_args!("store the trial {name}"))?;
+            }
         }
         progress.inc(1);
     }
-    Ok(())
+    if untold.is_empty() {
+        return Ok(());
+    }
+    let stage = &work.stage.name;
+    Err(Failure::new(format!(
+        "no trial of stage {stage} did any work, so nothing of it is stored"
+    ))
+    .hint(format!(
+        "Run its benchmark by hand, from this directory: {}",
+        work.bench.command.join(" ")
+    )))
 }
 
 fn describe(stage: &str, point: Point) -> String {

@@ -11,7 +11,7 @@ mod why;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args, ValueEnum};
 use evenkeel_client::{
@@ -72,7 +72,7 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "stage", conflicts_with_all = ["cores", "sm", "gpu", "gpu_memory"])]
     job: Option<String>,
     /// The worker's stage
-    #[arg(long, requires = "job")]
+    #[arg(long, requires = "job", conflicts_with_all = ["cores", "sm", "gpu", "gpu_memory"])]
     stage: Option<String>,
     /// The worker's index in its stage
     #[arg(long, requires = "job", default_value_t = 0)]
@@ -172,6 +172,7 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
         check_stage(&client, job, stage).await.map_err(not_run)?;
     }
     let request = args.request();
+    let asked = Instant::now();
     let worker = {
         let hold = client.hold(&request, args.options());
         tokio::pin!(hold);
@@ -188,9 +189,13 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
             }
         }
     };
-    let worker = worker
-        .doing("get a lease")
-        .map_err(|f| not_run(over_tcp(&client, f)))?;
+    let out_of_time = !args.wait.is_zero() && asked.elapsed() >= args.wait;
+    let worker = match worker {
+        Err(Error::Unavailable { .. }) | Ok(_) => worker.doing("get a lease"),
+        Err(_) if out_of_time => Err(no_room_within(args.wait)),
+        Err(_) => worker.doing("get a lease"),
+    };
+    let worker = worker.map_err(|f| not_run(over_tcp(&client, f)))?;
     let lease = worker.attached.lease;
     if !args.quiet {
         out::note(describe(&lease));
@@ -206,6 +211,13 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
         quiet: args.quiet,
     };
     supervisor.run().await
+}
+
+/// The place in the queue was given up when the time was over.
+fn no_room_within(wait: Duration) -> Failure {
+    let wait = units::show_duration(wait);
+    Failure::new(format!("there was no room within {wait}"))
+        .hint("Who holds what: `evenkeel leases` and `evenkeel jobs`.")
 }
 
 /// Asked first, because the daemon only says that there is no such stage, and not which there are.

@@ -30,6 +30,9 @@ const PLAIN_WIDTH: u16 = 100;
 /// Leases that are asked for at each look; more would not fit on a screen, and cost the daemon time.
 const LEASES_MAX: u32 = 200;
 
+/// Nobody reads faster than this.
+const LEAST_DELAY: Duration = Duration::from_millis(100);
+
 /// Watch the node, its jobs and its leases live
 ///
 /// Press q to quit. Where the output is no terminal, it is printed again and again instead; with
@@ -53,6 +56,11 @@ pub(crate) struct View {
 }
 
 pub(crate) async fn run(globals: &Globals, args: TopArgs) -> Result<(), Failure> {
+    if args.delay < LEAST_DELAY {
+        return Err(Failure::usage(
+            "a delay under 100 ms would keep the daemon busy with looking",
+        ));
+    }
     let client = globals.client()?;
     // The first look says at once if there is nobody to look at.
     let first = look(&client).await.doing("look at the node")?;
