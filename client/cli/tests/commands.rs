@@ -188,7 +188,7 @@ fn node_leases_events_and_top_are_shown() {
     let output = evenkeel(&fake, &["events", "--after", "2", "-o", "json"]);
     let line: Value = serde_json::from_str(said(&output).0.trim()).unwrap();
     assert_eq!(line["event"]["lease_granted"]["lease"], 3);
-    let top = text(&fake, &["top", "-n", "2", "-d", "10ms"]);
+    let top = text(&fake, &["top", "-n", "2", "-d", "100ms"]);
     assert_eq!(top.matches("gpu 0").count(), 2, "{top}");
     assert!(text(&fake, &["drain"]).contains("grants nothing new"));
     assert!(text(&fake, &["drain", "--undo"]).contains("grants again"));

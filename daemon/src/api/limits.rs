@@ -78,6 +78,8 @@ pub const PLAN_SMS_MAX: u32 = 1_024;
 pub const CONNECTIONS_MAX: usize = 4_096;
 /// Of one user (or, over TCP, of all): one of them cannot shut the others out.
 pub const CONNECTIONS_PER_USER_MAX: usize = 1_024;
+/// Of all, so many are for admins alone: whoever fills the rest cannot keep out who is to end it.
+pub const CONNECTIONS_FOR_ADMINS: usize = 16;
 /// Open REST connections: people and a scraper.
 pub const REST_CONNECTIONS_MAX: usize = 128;
 /// Descriptors that are not connections: standard streams, the runtime's, the ledger and its history with their WAL,
@@ -113,7 +115,7 @@ pub const TENANT_SHARE_PERCENT: usize = 50;
 /// When a caller that found the daemon full should come back.
 pub const COME_BACK: Duration = Duration::from_millis(100);
 
-/// A new connection has to say something within this time.
+/// A new connection has to say within this time that it speaks HTTP/2.
 pub const FIRST_BYTE: Duration = Duration::from_secs(10);
 /// A REST request's headers have to arrive within this time; an idle connection is closed after it.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -27,6 +27,15 @@ pub enum OpenError {
         /// What the system said.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The file has another name elsewhere, by which another daemon could open it.
+    #[error(
+        "the ledger {path} has more than one hard link, and SQLite's log belongs to one name; remove the other link, \
+         or copy the file (a backup, say) to a place of its own"
+    )]
+    Linked {
+        /// The ledger.
+        path: PathBuf,
+    },
     /// Another daemon has it.
     #[error(
         "another daemon (pid {pid}) has the ledger {path}; stop it first, or give this one a ledger of its own"

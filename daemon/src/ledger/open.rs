@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use evenkeel_core::id::LeaseId;
@@ -62,8 +62,9 @@ pub struct Loaded {
 }
 
 /// Opens the ledger, creating it if there is none. The lock is held until the [`Ledger`] is dropped.
-pub async fn open(config: Config) -> Result<Opened, OpenError> {
+pub async fn open(mut config: Config) -> Result<Opened, OpenError> {
     make_folder(config.folder())?;
+    config.path = one_name(&config)?;
     let lock = take_lock(&config)?;
     let warnings = judge_file_system(&config);
     sniff(&config.path)?;
@@ -106,6 +107,27 @@ fn make_folder(path: &Path) -> Result<(), OpenError> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// The one path of the ledger, however it is named: what lies beside it (the lock, SQLite's own files) is found by the
+/// path, and two daemons that come by different links must find the same.
+fn one_name(config: &Config) -> Result<PathBuf, OpenError> {
+    let failed = |source| OpenError::Folder {
+        path: config.path.clone(),
+        source,
+    };
+    let path = match config.path.canonicalize() {
+        Ok(path) => path,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = config.folder().canonicalize().map_err(failed)?;
+            folder.join(config.path.file_name().unwrap_or_default())
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    match fs::metadata(&path) {
+        Ok(file) if file.is_file() && file.nlink() > 1 => Err(OpenError::Linked { path }),
+        _ => Ok(path),
+    }
 }
 
 /// One daemon per ledger: an advisory lock on a file of its own. (A lock on the database itself would be lost

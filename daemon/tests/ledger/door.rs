@@ -69,6 +69,28 @@ fn a_second_daemon_is_refused_and_told_whom_it_meets() {
 }
 
 #[test]
+fn a_second_daemon_is_refused_by_whatever_name_it_comes() {
+    block_on(async {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let real = config(folder.path());
+        let first = open(&real).await;
+        let file = config(elsewhere.path());
+        std::os::unix::fs::symlink(&real.path, &file.path).unwrap();
+        let linked_folder = elsewhere.path().join("folder");
+        std::os::unix::fs::symlink(folder.path(), &linked_folder).unwrap();
+        for other in [&file, &config(&linked_folder)] {
+            let error = refused(other).await;
+            assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+        }
+        drop(first);
+        // A hard link cannot be told from the file itself.
+        fs::hard_link(&real.path, elsewhere.path().join("hard")).unwrap();
+        let error = refused(&real).await;
+        assert!(matches!(error, OpenError::Linked { .. }), "{error}");
+    });
+}
+
+#[test]
 fn foreign_files_and_newer_schemas_are_left_alone() {
     block_on(async {
         let folder = tempfile::tempdir().unwrap();

@@ -149,7 +149,8 @@ fn within(field: &str, x: f64, low: f64, high: f64) -> Result<f64, Bad> {
     if x.is_finite() && x >= low && x <= high {
         Ok(x)
     } else {
-        let why = format!("{x} is not a number from {low} to {high}");
+        // `Debug` writes 1e300 and not three hundred digits.
+        let why = format!("{x:?} is not a number from {low:?} to {high:?}");
         Err(Bad::new(field, why))
     }
 }

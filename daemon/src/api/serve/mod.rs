@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::id::Name;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,7 @@ use super::caller::Peer;
 use super::config::Config;
 use super::context::Context;
 use super::grpc;
-use super::limits::STOP_DEADLINE;
+use super::limits::{CONNECTIONS_FOR_ADMINS, FIRST_BYTE, STOP_DEADLINE};
 use super::rest;
 use crate::handle::{Failure, Handle};
 use connection::{Dispatch, serve_grpc, serve_rest};
@@ -127,7 +128,11 @@ impl Api {
         let health = tokio::spawn(health::follow(ctx.clone(), reporter));
         let server = Arc::new(Server {
             dispatch: Dispatch::new(grpc::leases(&ctx), routes),
-            seats: Seats::new(connections.grpc, connections.per_user),
+            seats: Seats::new(
+                connections.grpc,
+                connections.per_user,
+                CONNECTIONS_FOR_ADMINS.min(connections.grpc / 4),
+            ),
             ctx,
         });
         let whole = tokio::spawn(serve(server, doors, socket.clone(), health));
@@ -235,7 +240,7 @@ async fn tcp_loop(server: Arc<Server>, listener: TcpListener, tenant: Name) {
 async fn rest_loop(server: Arc<Server>, listener: TcpListener) {
     let ctx = server.ctx.clone();
     let most = ctx.config.connections.rest;
-    let seats = Seats::new(most, most);
+    let seats = Seats::new(most, most, 0);
     let router = rest::router(&ctx);
     while let Some((stream, _)) = next(&ctx.stop, || listener.accept()).await {
         let Some(seat) = seats.take(Who::Anybody) else {
@@ -260,14 +265,19 @@ impl Server {
         let Ok(cred) = stream.peer_cred() else {
             return; // gone already
         };
-        let Some(seat) = self.seats.take(Who::User(cred.uid())) else {
-            return refused_connection("unix");
-        };
         let closing = self.ctx.stop.child_token();
         let peer = Peer::local(&self.ctx.config.tenants, cred, closing);
+        let who = match peer.caller.admin {
+            true => Who::Admin(cred.uid()),
+            false => Who::User(cred.uid()),
+        };
+        let Some(seat) = self.seats.take(who) else {
+            return refused_connection("unix");
+        };
         let server = self.clone();
         self.ctx.tasks.spawn(async move {
-            if first_byte(stream.readable()).await {
+            let (reader, writer) = stream.into_split();
+            if let Some(stream) = greeted(reader, writer).await {
                 server.grpc(stream, peer, seat).await;
             }
         });
@@ -281,7 +291,8 @@ impl Server {
         let peer = Peer::remote(tenant, self.ctx.stop.child_token());
         let server = self.clone();
         self.ctx.tasks.spawn(async move {
-            if first_byte(stream.readable()).await {
+            let (reader, writer) = stream.into_split();
+            if let Some(stream) = greeted(reader, writer).await {
                 server.grpc(stream, peer, seat).await;
             }
         });
@@ -289,15 +300,62 @@ impl Server {
 
     async fn grpc<I>(&self, stream: I, peer: Peer, _seat: Seat)
     where
-        I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let dispatch = self.dispatch.with(Arc::new(peer));
         serve_grpc(stream, dispatch, &self.ctx.stop).await;
     }
 }
 
-/// Whether a new connection says something in time.
-async fn first_byte(readable: impl Future<Output = std::io::Result<()>>) -> bool {
-    let said = tokio::time::timeout(super::limits::FIRST_BYTE, readable).await;
-    matches!(said, Ok(Ok(())))
+/// The whole connection, once its client has said in time that it speaks HTTP/2 (RFC 9113, section 3.4). Until it has,
+/// nothing is sent and nothing is kept for it but its seat: who connects and is silent does not hold that for long.
+async fn greeted<R, W>(mut reader: R, writer: W) -> Option<impl AsyncRead + AsyncWrite + Unpin>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut said = [0; PREFACE.len()];
+    let greeting = tokio::time::timeout(FIRST_BYTE, reader.read_exact(&mut said));
+    greeting.await.ok()?.ok()?;
+    let whole = std::io::Cursor::new(said).chain(reader);
+    (said == PREFACE).then(|| tokio::io::join(whole, writer))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    /// What becomes of a connection whose client sends this and then nothing, and when.
+    async fn after(said: &[u8]) -> (bool, Duration) {
+        let (mut client, server) = tokio::io::duplex(64);
+        client.write_all(said).await.unwrap();
+        let (reader, writer) = tokio::io::split(server);
+        let start = tokio::time::Instant::now();
+        let stream = greeted(reader, writer).await;
+        if let Some(mut stream) = stream {
+            let mut whole = vec![0; said.len()];
+            stream.read_exact(&mut whole).await.unwrap();
+            assert_eq!(whole, said, "nothing of it is lost");
+            return (true, start.elapsed());
+        }
+        (false, start.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_greet_in_time_is_not_served() {
+        let greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        assert_eq!(after(b"").await, (false, FIRST_BYTE), "silent");
+        assert_eq!(after(&greeting[..3]).await, (false, FIRST_BYTE), "halfway");
+        let other = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        assert_eq!(
+            after(other).await,
+            (false, Duration::ZERO),
+            "another tongue"
+        );
+        let more = [&greeting[..], b"and more"].concat();
+        assert_eq!(after(&more).await, (true, Duration::ZERO));
+    }
 }

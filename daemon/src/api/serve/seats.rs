@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) enum Who {
     /// A user on the Unix socket.
     User(u32),
+    /// An admin on the Unix socket.
+    Admin(u32),
     /// Somebody on a listener where nobody is told apart.
     Anybody,
 }
@@ -17,6 +19,7 @@ pub(super) struct Seats {
     taken: Arc<Mutex<Taken>>,
     most: usize,
     most_each: usize,
+    for_admins: usize,
 }
 
 #[derive(Debug, Default)]
@@ -33,11 +36,13 @@ pub(super) struct Seat {
 }
 
 impl Seats {
-    pub(super) fn new(most: usize, most_each: usize) -> Self {
+    /// `most` in all, of which `for_admins` are kept for admins; `most_each` of one user.
+    pub(super) fn new(most: usize, most_each: usize, for_admins: usize) -> Self {
         Self {
             taken: Arc::default(),
             most,
             most_each,
+            for_admins,
         }
     }
 
@@ -45,7 +50,11 @@ impl Seats {
     pub(super) fn take(&self, who: Who) -> Option<Seat> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.each.get(&who).copied().unwrap_or(0);
-        if taken.all >= self.most || own >= self.most_each {
+        let most = match who {
+            Who::Admin(_) => self.most,
+            _ => self.most.saturating_sub(self.for_admins),
+        };
+        if taken.all >= most || own >= self.most_each {
             return None;
         }
         taken.all += 1;
@@ -80,7 +89,7 @@ mod tests {
 
     #[test]
     fn one_user_cannot_take_all() {
-        let seats = Seats::new(3, 2);
+        let seats = Seats::new(3, 2, 0);
         let (alice, bob) = (Who::User(1), Who::User(2));
         let first = seats.take(alice).unwrap();
         let _second = seats.take(alice).unwrap();
@@ -91,5 +100,15 @@ mod tests {
         assert!(seats.take(alice).is_some());
         drop(third);
         assert!(seats.take(bob).is_some());
+    }
+
+    #[test]
+    fn users_together_cannot_shut_an_admin_out() {
+        let seats = Seats::new(3, 2, 1);
+        let _users: Vec<_> = [1, 2].map(|uid| seats.take(Who::User(uid)).unwrap()).into();
+        assert!(seats.take(Who::User(3)).is_none(), "the last is not theirs");
+        let admin = seats.take(Who::Admin(0));
+        assert!(admin.is_some());
+        assert!(seats.take(Who::Admin(0)).is_none(), "all are taken");
     }
 }
