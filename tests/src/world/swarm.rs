@@ -278,36 +278,14 @@ impl Swarm {
             park_after: Millis(20_000),
             ..Settings::default()
         };
-        let moving = matches!(
-            planted,
-            Planted::GrowBeforeShrink | Planted::TargetsNotWritten
-        );
         swarm.tenants = 3;
-        // Jobs move shares; those that lease for themselves do everything else.
-        (swarm.loners, swarm.drivers) = if moving { (1, 2) } else { (6, 1) };
+        (swarm.loners, swarm.drivers) = (6, 1);
         (swarm.lose, swarm.repeat, swarm.dawdle, swarm.latency) = (20, 100, 5, 20);
         (swarm.commit_fault, swarm.full, swarm.slow_commit) = (20, 300, 400);
         (swarm.crashes, swarm.reboot, swarm.stalls) = (200, 0, 60);
         (swarm.mischief, swarm.changes, swarm.admin) = (1_000, 0, 0);
         (swarm.bind_fails, swarm.blind, swarm.silences) = (0, 0, 0);
-        match planted {
-            Planted::StallNotCredited => swarm.stalls = 600,
-            Planted::DowntimeCounted => (swarm.long_down, swarm.crashes) = (500, 400),
-            Planted::CancelTakesAtOnce => (swarm.loners, swarm.drivers) = (1, 3),
-            Planted::RenewalAfterClosing => swarm.slow_commit = 800,
-            Planted::GoneWithoutTheGpu => swarm.silences = 240,
-            // Only commits of expiries are in doubt.
-            Planted::LostWhenStopping => {
-                (swarm.commit_fault, swarm.full, swarm.crashes) = (1, 0, 0);
-                swarm.patience = (20_000, 60_000);
-            }
-            _ => {}
-        }
-        swarm.ttl = match planted {
-            Planted::StallNotCredited => (4_000, 10_000),
-            Planted::DowntimeCounted => (5_000, 10_000),
-            _ => (2_000, 6_000),
-        };
+        swarm.ttl = (2_000, 6_000);
         swarm.worker = Workers {
             die: 2,
             hang: 5,
@@ -316,28 +294,42 @@ impl Swarm {
             deaf: 50,
             ..Workers::default()
         };
-        if matches!(
-            planted,
-            Planted::RenewalAfterClosing | Planted::LostWhenStopping
-        ) {
-            swarm.worker.late = 600;
-        }
-        if planted == Planted::StallNotCredited {
-            swarm.worker.vanish = 0;
-        }
-        if moving {
-            swarm.patience = (20_000, 300_000);
-            swarm.worker = Workers {
-                deaf: 300,
-                ..Workers::default()
-            };
-            (swarm.lose, swarm.dawdle, swarm.repeat, swarm.mischief) = (0, 0, 0, 0);
-        }
-        if planted == Planted::GrowBeforeShrink {
-            (swarm.loners, swarm.crashes, swarm.patience) = (0, 0, (60_000, 600_000));
-        }
-        swarm.planted = Some(planted);
+        swarm.show(planted);
         swarm
+    }
+
+    /// More of what the fault needs to show itself.
+    fn show(&mut self, planted: Planted) {
+        self.planted = Some(planted);
+        match planted {
+            Planted::GrowBeforeShrink | Planted::TargetsNotWritten => {
+                // Jobs move shares; those that lease for themselves do everything else.
+                (self.loners, self.drivers, self.patience) = (1, 2, (20_000, 300_000));
+                self.worker = Workers {
+                    deaf: 300,
+                    ..Workers::default()
+                };
+                (self.lose, self.dawdle, self.repeat, self.mischief) = (0, 0, 0, 0);
+                if planted == Planted::GrowBeforeShrink {
+                    (self.loners, self.crashes, self.patience) = (0, 0, (60_000, 600_000));
+                }
+            }
+            Planted::StallNotCredited => {
+                (self.stalls, self.ttl, self.worker.vanish) = (600, (4_000, 10_000), 0);
+            }
+            Planted::DowntimeCounted => {
+                (self.long_down, self.crashes, self.ttl) = (500, 400, (5_000, 10_000));
+            }
+            Planted::CancelTakesAtOnce => (self.loners, self.drivers) = (1, 3),
+            Planted::RenewalAfterClosing => (self.slow_commit, self.worker.late) = (800, 600),
+            Planted::GoneWithoutTheGpu => self.silences = 240,
+            Planted::LostWhenStopping => {
+                // Only commits of expiries are in doubt.
+                (self.commit_fault, self.full, self.crashes) = (1, 0, 0);
+                (self.patience, self.worker.late) = ((20_000, 60_000), 600);
+            }
+            _ => {}
+        }
     }
 }
 
