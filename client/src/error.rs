@@ -150,6 +150,10 @@ pub(crate) fn judge(status: &Status) -> Verdict {
         return Verdict::InDoubt(innermost);
     }
     match status.code() {
+        // The daemon has waited for as long as it was asked to, and has given the place up: asking again is futile.
+        Code::DeadlineExceeded if reason(status) == "QUEUE_TIMEOUT" => {
+            Verdict::Final(from_status(status))
+        }
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
             Verdict::InDoubt(said(status))
         }
@@ -167,6 +171,15 @@ pub(crate) fn judge(status: &Status) -> Verdict {
     }
 }
 
+/// The reason in the status' details; empty if it has none.
+fn reason(status: &Status) -> String {
+    let details = status.get_error_details();
+    details
+        .error_info()
+        .map(|i| i.reason.clone())
+        .unwrap_or_default()
+}
+
 fn said(status: &Status) -> String {
     if status.message().is_empty() {
         status.code().description().to_owned()
@@ -178,10 +191,8 @@ fn said(status: &Status) -> String {
 /// The daemon's answer as an error of ours.
 pub(crate) fn from_status(status: &Status) -> Error {
     let details = status.get_error_details();
-    let (reason, metadata) = details
-        .error_info()
-        .map(|i| (i.reason.clone(), i.metadata.clone()))
-        .unwrap_or_default();
+    let metadata = details.error_info().map(|i| i.metadata.clone());
+    let (reason, metadata) = (reason(status), metadata.unwrap_or_default());
     let message = said(status);
     if status.code() == Code::NotFound {
         return Error::NotFound { message };
@@ -262,6 +273,15 @@ mod tests {
         assert!(matches!(
             judge(&fenced),
             Verdict::Final(Error::Fenced { .. })
+        ));
+        let waited = ErrorDetails::with_error_info("QUEUE_TIMEOUT", "evenkeel", HashMap::new());
+        let waited = Status::with_error_details(Code::DeadlineExceeded, "no room in 1 s", waited);
+        assert!(
+            matches!(judge(&waited), Verdict::Final(Error::Rejected(r)) if r.reason == "QUEUE_TIMEOUT")
+        );
+        assert!(matches!(
+            judge(&Status::deadline_exceeded("too slow")),
+            Verdict::InDoubt(_)
         ));
         assert!(matches!(judge(&busy), Verdict::Later(d, _) if d.as_millis() == 20));
         assert!(matches!(

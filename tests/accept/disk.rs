@@ -12,16 +12,17 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts one of so many MiB.
-    pub(crate) fn new(mib: u32) -> anyhow::Result<Self> {
+    /// Mounts one with some times the ballast that the daemons of this program keep, and more than the space below which
+    /// they grant nothing.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        const SIZE: &str = "size=512m";
         let dir = tempfile::tempdir()?;
-        let size = format!("size={mib}m");
         mount(
             Some("tmpfs"),
             dir.path(),
             Some("tmpfs"),
             MsFlags::empty(),
-            Some(size.as_str()),
+            Some(SIZE),
         )
         .context("cannot mount a tmpfs; this line needs root")?;
         Ok(Self { dir })

@@ -197,6 +197,10 @@ impl Lease {
     pub fn counted(&self) -> Vector {
         self.held.max(&self.target)
     }
+    /// Whether its GPU share and its batch size stay as they are: they can never change, and somebody may use them.
+    pub fn is_pinned(&self) -> bool {
+        self.resize == Resize::Fixed && self.phase != Phase::Pending
+    }
 }
 
 #[cfg(test)]

@@ -3,16 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_core::command::{
-    Acquire, Caller, Command, Observation, Rejection, Reply, Resource, Seen,
-};
+use evenkeel_core::command::{Acquire, Command, Observation, Rejection, Reply, Resource, Seen};
 use evenkeel_core::cpuset::CpuSet;
 use evenkeel_core::decide::Answer;
 use evenkeel_core::event::Event;
 use evenkeel_core::grant::{Ask, GpuAsk, GpuShare, Resize, SmAsk, Vector};
-use evenkeel_core::id::{BodyHash, Fence, Generation, GpuId, LeaseId, Name, RequestId};
+use evenkeel_core::id::{BodyHash, Fence, Generation, GpuId, LeaseId, RequestId};
 use evenkeel_core::lease::{End, Holder, Phase};
-use evenkeel_core::node::{Core, Gpu, GpuBackend, GpuMode, Node, PoolKind};
 use evenkeel_core::settings::Settings;
 use evenkeel_core::state::Durable;
 use evenkeel_core::step::{State, step};
@@ -21,53 +18,19 @@ use evenkeel_core::volatile::Volatile;
 
 #[path = "found/lives.rs"]
 mod lives;
+mod rig;
 #[path = "found/shares.rs"]
 mod shares;
 
+use rig::{alice, name, node};
+
 const TTL: Millis = Millis(30_000);
 
-fn name(s: &str) -> Name {
-    Name::new(s).unwrap()
-}
-fn alice() -> Caller {
-    Caller {
-        tenant: name("alice"),
-        admin: false,
-    }
-}
 fn holder() -> Holder {
     Holder {
         pid: 7,
         start_time: 7,
         uid: 1000,
-    }
-}
-
-/// Eight cores, the first reserved, and two GPUs of 100 SMs.
-fn node() -> Node {
-    let core = |id: u32| Core {
-        id,
-        cpus: (id..=id).collect(),
-        numa: 0,
-        package: 0,
-    };
-    let gpu = |id: u16| Gpu {
-        id: GpuId(id),
-        uuid: name(&format!("GPU-{id}")),
-        model: name("EMU"),
-        sms: Sms(100),
-        memory: Bytes::gib(80),
-        reserved_memory: Bytes(0),
-        enforceable: (1..=50).map(|n| Sms(2 * n)).collect(),
-        numa: 0,
-        backend: GpuBackend::Emulated,
-        mode: GpuMode::Enforce,
-    };
-    Node {
-        kind: PoolKind::Local,
-        cores: (0..8).map(core).collect(),
-        reserved_cores: (0..1).collect(),
-        gpus: vec![gpu(0), gpu(1)],
     }
 }
 

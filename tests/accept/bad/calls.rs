@@ -133,6 +133,23 @@ pub(super) const fn right(lease: &pb::Lease) -> pb::LeaseRef {
     }
 }
 
+/// A session's frame with all that can be said of a lease: a renewal, a report, an acknowledgement.
+pub(super) fn all_of(lease: pb::LeaseRef) -> pb::SessionRequest {
+    pb::SessionRequest {
+        renew: vec![lease],
+        reports: vec![pb::WorkReport {
+            lease: Some(lease),
+            lanes: 1,
+            ..Default::default()
+        }],
+        acknowledgements: vec![pb::Acknowledge {
+            lease: Some(lease),
+            generation: 1,
+            effective: Some(pb::ResourceVector::default()),
+        }],
+    }
+}
+
 /// What a daemon has, and the number of the last thing that happened.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Snapshot {

@@ -13,8 +13,6 @@ use crate::disk::SmallDisk;
 use crate::load::request;
 use crate::row::Row;
 
-/// The disk: some times the ballast that the daemons of this program keep.
-const MIB: u32 = 512;
 /// Leases that are held when the disk becomes full; so many of them are given back then.
 const HELD: usize = 20;
 const GIVEN_BACK: usize = 10;
@@ -52,7 +50,7 @@ struct Rig {
 
 impl Rig {
     async fn start() -> anyhow::Result<Self> {
-        let disk = SmallDisk::new(MIB)?;
+        let disk = SmallDisk::new()?;
         let daemon = Daemon::in_folder(disk.path(), SYNTHETIC).await?;
         let mut calls = Calls::connect(&daemon.socket()).await?;
         let mut held = Vec::new();

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
-use super::calls::{Calls, right};
+use super::calls::{Calls, all_of, right};
 use super::{case, refused};
 use crate::daemon::{Daemon, program};
 use crate::row::Row;
@@ -213,20 +213,7 @@ async fn all_else(calls: &mut Calls, held: pb::LeaseRef) -> anyhow::Result<Strin
         pid: 0,
     };
     let attach = reason(calls.leases.attach_lease(attach).await);
-    let frame = pb::SessionRequest {
-        renew: vec![held],
-        reports: vec![pb::WorkReport {
-            lease: Some(held),
-            lanes: 1,
-            ..Default::default()
-        }],
-        acknowledgements: vec![pb::Acknowledge {
-            lease: Some(held),
-            generation: 1,
-            effective: Some(pb::ResourceVector::default()),
-        }],
-    };
-    let (renewals, refused) = calls.frame(frame).await?;
+    let (renewals, refused) = calls.frame(all_of(held)).await?;
     let session = renewals.first().map_or("nothing", |s| status(*s));
     // A session says why in words only.
     let of = |what: &str| match refused.iter().find(|r| r.starts_with(what)) {

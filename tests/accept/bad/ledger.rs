@@ -17,8 +17,6 @@ use crate::row::Row;
 
 /// Leases in a ledger before it is harmed: several pages of the file.
 const LEASES: usize = 200;
-/// A disk with more than the space below which nothing is granted.
-const DISK_MIB: u32 = 512;
 /// Bytes of one page.
 const PAGE: usize = 4096;
 
@@ -145,7 +143,7 @@ async fn patched(word: &str, at: u64, bytes: &[u8]) -> anyhow::Result<String> {
 }
 
 async fn read_only() -> anyhow::Result<String> {
-    let disk = SmallDisk::new(DISK_MIB)?;
+    let disk = SmallDisk::new()?;
     let (mut daemon, leases) = filled(disk.path()).await?;
     remount(disk.path(), MsFlags::MS_RDONLY)?;
     let said = refuses(&daemon, "can only be read")?;

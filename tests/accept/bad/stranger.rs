@@ -11,7 +11,7 @@ use evenkeel_proto::v1 as pb;
 use tonic::{Code, Status};
 
 use super::amounts::small_job;
-use super::calls::{Calls, key, right};
+use super::calls::{Calls, all_of, key, right};
 use super::case;
 use crate::daemon::{Daemon, SYNTHETIC};
 use crate::load::request;
@@ -276,20 +276,7 @@ async fn on_session(calls: &mut Calls, args: &StrangerArgs) -> anyhow::Result<()
         renewed.status() == pb::RenewStatus::Lost,
         "a renewal: {renewed:?}"
     );
-    let frame = pb::SessionRequest {
-        renew: vec![lease],
-        reports: vec![pb::WorkReport {
-            lease: Some(lease),
-            lanes: 1,
-            ..Default::default()
-        }],
-        acknowledgements: vec![pb::Acknowledge {
-            lease: Some(lease),
-            generation: 1,
-            effective: Some(pb::ResourceVector::default()),
-        }],
-    };
-    let (renewals, refused) = calls.frame(frame).await?;
+    let (renewals, refused) = calls.frame(all_of(lease)).await?;
     ensure!(
         renewals == [pb::RenewStatus::Lost],
         "on a session: {renewals:?}"

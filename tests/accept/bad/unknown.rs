@@ -3,7 +3,7 @@ use anyhow::ensure;
 use evenkeel_proto::v1 as pb;
 use tonic::Code;
 
-use super::calls::{Calls, key};
+use super::calls::{Calls, all_of, key};
 use super::refused;
 use crate::load::request;
 
@@ -70,20 +70,7 @@ async fn leases(calls: &mut Calls) -> anyhow::Result<usize> {
 }
 
 async fn session(calls: &mut Calls) -> anyhow::Result<()> {
-    let frame = pb::SessionRequest {
-        renew: vec![NOBODY],
-        reports: vec![pb::WorkReport {
-            lease: Some(NOBODY),
-            lanes: 1,
-            ..Default::default()
-        }],
-        acknowledgements: vec![pb::Acknowledge {
-            lease: Some(NOBODY),
-            generation: 1,
-            effective: Some(pb::ResourceVector::default()),
-        }],
-    };
-    let (renewals, refused) = calls.frame(frame).await?;
+    let (renewals, refused) = calls.frame(all_of(NOBODY)).await?;
     ensure!(renewals == [pb::RenewStatus::Lost], "{renewals:?}");
     let of = |what: &str| {
         refused

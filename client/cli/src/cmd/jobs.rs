@@ -129,23 +129,20 @@ pub(crate) fn show_plan_summary(plan: &Plan, unit: &str) {
             "split by {}; nothing is predicted before its stages are measured: `evenkeel calibrate FILE`",
             plan.by
         ));
-        for why in &plan.why {
-            out::text(format_args!("  {why}"));
-        }
-        return;
+    } else {
+        out::text(format_args!(
+            "predicted {} {unit}/s (rollout {}, training {}) by {}; {} binds",
+            show_rate(plan.units_per_s),
+            show_rate(plan.rollout_units_per_s),
+            show_rate(plan.train_units_per_s),
+            plan.by,
+            if plan.binding_stage.is_empty() {
+                "no stage"
+            } else {
+                &plan.binding_stage
+            },
+        ));
     }
-    out::text(format_args!(
-        "predicted {} {unit}/s (rollout {}, training {}) by {}; {} binds",
-        show_rate(plan.units_per_s),
-        show_rate(plan.rollout_units_per_s),
-        show_rate(plan.train_units_per_s),
-        plan.by,
-        if plan.binding_stage.is_empty() {
-            "no stage"
-        } else {
-            &plan.binding_stage
-        },
-    ));
     for why in &plan.why {
         out::text(format_args!("  {why}"));
     }

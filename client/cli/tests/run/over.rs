@@ -105,38 +105,6 @@ fn a_lease_that_is_asked_back_is_given_back_and_the_reason_is_told() {
 }
 
 #[test]
-fn a_stage_that_is_not_there_is_told_with_those_that_are() {
-    let fake = Fake::start();
-    let spec = pb::JobSpec {
-        stages: vec![pb::StageSpec {
-            name: "training".into(),
-            ..pb::StageSpec::default()
-        }],
-        ..pb::JobSpec::default()
-    };
-    let job = pb::Job {
-        spec: Some(spec),
-        ..pb::Job::default()
-    };
-    fake.world().jobs.insert("reach".into(), job);
-    for (job, expect) in [
-        (
-            "reach",
-            "job reach has no stage train\n  Its stages are training.",
-        ),
-        ("grasp", "cannot find job grasp: "),
-    ] {
-        let mut command = evenkeel(&fake);
-        command.args(["run", "--job", job, "--stage", "train", "--", "true"]);
-        let output = output(command);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(125), "{said}");
-        assert!(said.contains(expect), "{said}");
-        assert!(fake.world().leases.is_empty());
-    }
-}
-
-#[test]
 fn a_cancelled_job_is_named_as_the_reason() {
     let fake = Fake::start();
     let dir = tempfile::tempdir().unwrap();

@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 
 use super::queue;
 use crate::event::Event;
-use crate::grant::{GpuShare, Resize, Vector};
+use crate::grant::{GpuShare, Vector};
 use crate::id::JobId;
 use crate::job::{Job, JobPhase};
-use crate::lease::{Lease, Phase};
+use crate::lease::Lease;
 use crate::state::{Durable, slots};
 use crate::unit::{Bytes, Sms};
 use crate::volatile::Volatile;
@@ -104,7 +104,7 @@ fn retarget(d: &Durable, job: &Job) -> Option<Event> {
 /// The batch size that goes with the next target: the plan's with all of the plan's share, and on the way there none
 /// that needs more memory than either end. A share that cannot change keeps its batch size.
 fn batch_with(lease: &Lease, next: Option<&Vector>, wanted: &Vector, planned: u32) -> u32 {
-    if lease.resize == Resize::Fixed && lease.phase != Phase::Pending {
+    if lease.is_pinned() {
         lease.batch
     } else if next.unwrap_or(&lease.target) == wanted {
         planned
@@ -114,7 +114,7 @@ fn batch_with(lease: &Lease, next: Option<&Vector>, wanted: &Vector, planned: u3
 }
 
 fn nearer(d: &Durable, lease: &Lease, wanted: &Vector) -> Option<Vector> {
-    let wanted = if lease.resize == Resize::Fixed && lease.phase != Phase::Pending {
+    let wanted = if lease.is_pinned() {
         Vector {
             cores: wanted.cores.clone(),
             gpus: lease.target.gpus.clone(),

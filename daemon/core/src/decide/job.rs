@@ -15,7 +15,7 @@ use crate::balance::{JobContext, Report, StayReason, Verdict};
 use crate::command::{Caller, Rejection, Reply, Resource};
 use crate::curve::{Profile, ProfileKey};
 use crate::event::Event;
-use crate::grant::{Ask, Member, Resize};
+use crate::grant::{Ask, Member};
 use crate::id::{BodyHash, Fence, LeaseId, Name, RequestId};
 use crate::job::{
     Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, Slot, WORKERS_MAX,
@@ -178,14 +178,13 @@ pub(super) fn plan_for(d: &Durable, job: &Job, room: &Room) -> Result<Plan, Reje
 
 /// The stages of a job whose GPU share can never change, and is in use: a new plan leaves it as it is.
 fn pinned(d: &Durable, job: &Job) -> Vec<bool> {
-    let in_use = |slot: &Slot| {
+    let is_pinned = |slot: &Slot| {
         let lease = slot.lease.and_then(|id| d.leases().get(&id));
-        lease.is_some_and(|l| l.phase != Phase::Pending)
+        lease.is_some_and(Lease::is_pinned)
     };
-    let stages = job.spec.stages.iter().enumerate();
-    let slots = |i: usize| job.slots.get(i).into_iter().flatten();
-    stages
-        .map(|(i, s)| s.resize == Resize::Fixed && slots(i).any(in_use))
+    let slots = |i| job.slots.get(i).into_iter().flatten();
+    (0..job.spec.stages.len())
+        .map(|i| slots(i).any(is_pinned))
         .collect()
 }
 

@@ -33,7 +33,7 @@ pub fn start(durable: Durable, now: Time) -> State {
 }
 
 /// Eight cores, the first reserved, and two GPUs of 100 SMs.
-pub fn fresh() -> State {
+pub fn node() -> Node {
     let core = |id: u32| Core {
         id,
         cpus: (id..=id).collect(),
@@ -52,13 +52,17 @@ pub fn fresh() -> State {
         backend: GpuBackend::Emulated,
         mode: GpuMode::Enforce,
     };
-    let node = Node {
+    Node {
         kind: PoolKind::Local,
         cores: (0..8).map(core).collect(),
         reserved_cores: (0..1).collect(),
         gpus: vec![gpu(0), gpu(1)],
-    };
-    start(Durable::new(node), Time(0))
+    }
+}
+
+/// A daemon that has just started on it.
+pub fn fresh() -> State {
+    start(Durable::new(node()), Time(0))
 }
 
 /// Commands in one step, committed at once: what happened, and the answers.

@@ -7,54 +7,25 @@ use evenkeel_core::command::{Acquire, Caller, Command, Observation, Rejection, R
 use evenkeel_core::curve::{Point, Profile, ProfileKey};
 use evenkeel_core::event::Event;
 use evenkeel_core::grant::{Ask, GpuAsk, Member, Resize, SmAsk};
-use evenkeel_core::id::{
-    BodyHash, Fence, GpuId, JobId, LeaseId, Name, RequestId, StageId, WorkerId,
-};
+use evenkeel_core::id::{BodyHash, Fence, GpuId, JobId, LeaseId, RequestId, StageId, WorkerId};
 use evenkeel_core::invariant::violations;
 use evenkeel_core::job::{Job, JobSpec, Policy, RebalanceSpec, Role, SmMode, StageSpec};
 use evenkeel_core::lease::Holder;
-use evenkeel_core::node::{Core, Gpu, GpuBackend, GpuMode, Node, PoolKind};
+use evenkeel_core::node::Node;
 use evenkeel_core::settings::Settings;
 use evenkeel_core::state::Durable;
 use evenkeel_core::step::{State, step};
 use evenkeel_core::unit::{Bytes, Millis, Rate, Sms, Time};
 use evenkeel_core::volatile::Volatile;
 
-pub fn name(s: &str) -> Name {
-    Name::new(s).unwrap()
-}
+#[path = "../rig/mod.rs"]
+mod rig;
+pub use rig::{name, node};
+
 pub fn caller(tenant: &str) -> Caller {
     Caller {
         tenant: name(tenant),
         admin: false,
-    }
-}
-
-/// Eight cores, the first reserved, and two GPUs of 100 SMs.
-pub fn node() -> Node {
-    let core = |id: u32| Core {
-        id,
-        cpus: (id..=id).collect(),
-        numa: 0,
-        package: 0,
-    };
-    let gpu = |id: u16| Gpu {
-        id: GpuId(id),
-        uuid: name(&format!("GPU-{id}")),
-        model: name("EMU"),
-        sms: Sms(100),
-        memory: Bytes::gib(80),
-        reserved_memory: Bytes(0),
-        enforceable: (1..=50).map(|n| Sms(2 * n)).collect(),
-        numa: 0,
-        backend: GpuBackend::Emulated,
-        mode: GpuMode::Enforce,
-    };
-    Node {
-        kind: PoolKind::Local,
-        cores: (0..8).map(core).collect(),
-        reserved_cores: (0..1).collect(),
-        gpus: vec![gpu(0), gpu(1)],
     }
 }
 

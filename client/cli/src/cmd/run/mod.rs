@@ -11,7 +11,7 @@ mod why;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use evenkeel_client::{
@@ -168,11 +168,7 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
     let client = Client::new(globals.config().deadline(PATIENCE))
         .doing("reach the daemon")
         .map_err(not_run)?;
-    if let (Some(job), Some(stage)) = (&args.job, &args.stage) {
-        check_stage(&client, job, stage).await.map_err(not_run)?;
-    }
     let request = args.request();
-    let asked = Instant::now();
     let worker = {
         let hold = client.hold(&request, args.options());
         tokio::pin!(hold);
@@ -189,13 +185,9 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
             }
         }
     };
-    let out_of_time = !args.wait.is_zero() && asked.elapsed() >= args.wait;
-    let worker = match worker {
-        Err(Error::Unavailable { .. }) | Ok(_) => worker.doing("get a lease"),
-        Err(_) if out_of_time => Err(no_room_within(args.wait)),
-        Err(_) => worker.doing("get a lease"),
-    };
-    let worker = worker.map_err(|f| not_run(over_tcp(&client, f)))?;
+    let worker = worker
+        .doing("get a lease")
+        .map_err(|f| not_run(over_tcp(&client, f)))?;
     let lease = worker.attached.lease;
     if !args.quiet {
         out::note(describe(&lease));
@@ -211,25 +203,6 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
         quiet: args.quiet,
     };
     supervisor.run().await
-}
-
-/// The place in the queue was given up when the time was over.
-fn no_room_within(wait: Duration) -> Failure {
-    let wait = units::show_duration(wait);
-    Failure::new(format!("there was no room within {wait}"))
-        .hint("Who holds what: `evenkeel leases` and `evenkeel jobs`.")
-}
-
-/// Asked first, because the daemon only says that there is no such stage, and not which there are.
-async fn check_stage(client: &Client, job: &str, stage: &str) -> Result<(), Failure> {
-    let found = client.job(job).await;
-    let stages = found.doing(format_args!("find job {job}"))?.spec.stages;
-    if stages.iter().any(|s| s.name == stage) {
-        return Ok(());
-    }
-    let names: Vec<&str> = stages.iter().map(|s| s.name.as_str()).collect();
-    Err(Failure::new(format!("job {job} has no stage {stage}"))
-        .hint(format!("Its stages are {}.", names.join(", "))))
 }
 
 /// Attaching needs the kernel's word on who calls.
