@@ -151,6 +151,9 @@ struct Inner<E> {
     threads: Vec<Option<Thread>>,
     failure: Option<BindError>,
     closing: bool,
+    /// Of all environments.
+    steps: u64,
+    step_ns: u64,
 }
 
 struct Home<E> {
@@ -162,13 +165,9 @@ struct Home<E> {
     step_ns: u64,
 }
 
-impl<E> Home<E> {
-    fn mean_step_ns(&self) -> f64 {
-        if self.steps == 0 {
-            return 0.0;
-        }
-        self.step_ns as f64 / self.steps as f64
-    }
+/// 0 where nothing was measured.
+fn mean_ns(sum_ns: u64, count: u64) -> f64 {
+    sum_ns as f64 / count.max(1) as f64
 }
 
 struct Task {
@@ -209,6 +208,8 @@ impl<E: Environment> EnvPool<E> {
             threads: Vec::new(),
             failure: None,
             closing: false,
+            steps: 0,
+            step_ns: 0,
         };
         let shared = Arc::new(Shared {
             config,
@@ -347,7 +348,8 @@ impl<E> Inner<E> {
         if policy != Policy::Lockstep {
             let rank = Rank {
                 remaining_chunks: task.chunk.remaining_chunks,
-                mean_step_ns: home.mean_step_ns(),
+                mean_step_ns: mean_ns(home.step_ns, home.steps),
+                usual_step_ns: mean_ns(self.step_ns, self.steps),
             };
             self.ready.push(rank, task);
             return;
@@ -358,6 +360,7 @@ impl<E> Inner<E> {
             let rank = Rank {
                 remaining_chunks: 0,
                 mean_step_ns: 0.0,
+                usual_step_ns: 0.0,
             };
             for task in std::mem::take(&mut self.waiting[group]) {
                 self.ready.push(rank, task);
@@ -448,11 +451,14 @@ impl<E: Environment> Shared<E> {
             batch: 1,
             cpu_ns: thread_cpu_ns().saturating_sub(cpu_ns),
         });
+        let step_ns = steps_end_ns.saturating_sub(started_ns);
         let mut inner = self.lock();
+        inner.steps += steps as u64;
+        inner.step_ns += step_ns;
         let home = &mut inner.homes[index];
         home.env = Some(env);
         home.steps += steps as u64;
-        home.step_ns += steps_end_ns.saturating_sub(started_ns);
+        home.step_ns += step_ns;
         home.episode += u64::from(episode_over);
         let Some((last, next)) = result else {
             inner.enqueue(task, self.config.policy);

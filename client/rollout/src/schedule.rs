@@ -3,7 +3,9 @@
 /// The order in which ready environments get cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Chunks left × mean step time: likely stragglers first, without starving the others (default).
+    /// Chunks left × mean step time: likely stragglers first, without starving the others (default). Step times within
+    /// an eighth of the pool's usual one count as equal, and equals run as they came: an order made of noise would
+    /// mix the environments of all batches, so that every batch ends late and the policy stands idle.
     #[default]
     LongestRemaining,
     /// The longest mean step time, as published (EBRL). A static priority: under a fixed quota it can starve short
@@ -22,6 +24,22 @@ pub(crate) struct Rank {
     pub(crate) remaining_chunks: u32,
     /// Its mean step time so far, in nanoseconds; 0: unknown.
     pub(crate) mean_step_ns: f64,
+    /// The mean step time of all environments so far, in nanoseconds; 0: unknown.
+    pub(crate) usual_step_ns: f64,
+}
+
+/// Step times are told apart by steps of this ratio, the usual one in the middle of a step.
+const STEP_TIME_RATIO: f64 = 1.28;
+
+impl Rank {
+    /// The step time over the usual one, as a whole power of the ratio.
+    fn slowness(self) -> f64 {
+        let relative = self.mean_step_ns / self.usual_step_ns;
+        if !relative.is_finite() || relative <= 0.0 {
+            return 1.0;
+        }
+        STEP_TIME_RATIO.powf((relative.ln() / STEP_TIME_RATIO.ln()).round())
+    }
 }
 
 /// Environments that are ready to run, in the order of a policy; equals by arrival.
@@ -43,7 +61,7 @@ impl<T> ReadyQueue<T> {
 
     pub(crate) fn push(&mut self, rank: Rank, value: T) {
         let key = match self.policy {
-            Policy::LongestRemaining => f64::from(rank.remaining_chunks) * rank.mean_step_ns,
+            Policy::LongestRemaining => f64::from(rank.remaining_chunks) * rank.slowness(),
             Policy::LongestStep => rank.mean_step_ns,
             Policy::Fifo | Policy::Lockstep => 0.0,
         };
@@ -65,7 +83,8 @@ impl<T> ReadyQueue<T> {
 mod tests {
     use super::*;
 
-    /// Environments `(name, chunks left, mean step time)` in order of arrival, and the order in which they run.
+    /// Environments `(name, chunks left, mean step time)` in order of arrival, and the order in which they run where
+    /// a step usually takes 20.
     fn check(policy: Policy, ready: &[(char, u32, f64)], expect: &str) {
         let mut queue = ReadyQueue::new(policy);
         for &(name, remaining_chunks, mean_step_ns) in ready {
@@ -73,6 +92,7 @@ mod tests {
                 Rank {
                     remaining_chunks,
                     mean_step_ns,
+                    usual_step_ns: 20.0,
                 },
                 name,
             );
@@ -92,8 +112,15 @@ mod tests {
 
     #[test]
     fn equals_run_as_they_came() {
-        let ready = [('a', 1, 0.0), ('b', 5, 0.0), ('c', 2, 0.0)]; // nothing is known yet
-        check(Policy::LongestRemaining, &ready, "abc");
-        check(Policy::LongestStep, &ready, "abc");
+        let unknown = [('a', 2, 0.0), ('b', 2, 0.0), ('c', 2, 0.0)];
+        check(Policy::LongestRemaining, &unknown, "abc");
+        check(Policy::LongestStep, &unknown, "abc");
+        let noisy = [('a', 2, 19.0), ('b', 2, 22.0), ('c', 2, 18.1)];
+        check(Policy::LongestRemaining, &noisy, "abc");
+        check(
+            Policy::LongestRemaining,
+            &[('a', 2, 20.0), ('b', 2, 26.0)],
+            "ba",
+        );
     }
 }

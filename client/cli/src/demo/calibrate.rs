@@ -11,9 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evenkeel_client::{ProfileKey, ProfilePoint, blocking};
-use evenkeel_gpu::{Client, ContextOptions, GpuSpec, KernelGroup};
+use evenkeel_gpu::{Client, ContextOptions, KernelGroup};
 use evenkeel_rollout::affinity::boottime_ns;
 use evenkeel_rollout::{Binding, Chunk, EnvPool, Meter, Policy, PoolConfig};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 use super::DemoError;
 use super::load::{CHUNK, ENVS, GROUPS, Load, UNITS_PER_BATCH, UNITS_PER_ROLLOUT, memory};
@@ -39,35 +41,40 @@ const TRIAL: Duration = Duration::from_millis(360);
 const CORES_TRIAL: Duration = Duration::from_millis(1_200);
 /// An environment that takes longer for its chunk of actions stands still.
 const CHUNK_WITHIN: Duration = Duration::from_secs(5);
-/// Time for finding out what a substep of the physics costs.
-const SUBSTEP_TRIAL: Duration = Duration::from_millis(400);
+/// One of the trials that find out what a substep of the physics costs.
+const SUBSTEPS_TRIAL: Duration = Duration::from_millis(500);
+/// So many of them are made before the median is believed: a shared core is slow or fast for a second at a time.
+const SUBSTEPS_TRIALS: usize = 3;
+/// Substeps that the first trials are made with: about as many as are found in the end.
+const SUBSTEPS_GUESSED: u32 = 30;
 
-/// How many substeps give a simulator that does `units_per_s` on one core, by a quick trial.
-pub(crate) fn substeps_for(units_per_s: f64) -> u32 {
-    const TRIED: u32 = 8;
-    let mut arm = Reach::new(Arc::new(AtomicU32::new(TRIED)));
-    // Any action that keeps the arm moving.
-    let action = [0.3; JOINTS];
-    let until = Instant::now() + SUBSTEP_TRIAL;
-    // The best of several short stretches: what the physics costs, not what else the machine does.
-    let mut best_ns = f64::INFINITY;
-    while Instant::now() < until {
-        const STEPS: u32 = 50;
-        let start = Instant::now();
-        for _ in 0..STEPS {
-            evenkeel_rollout::Environment::step(&mut arm, &action);
-        }
-        best_ns = best_ns.min(start.elapsed().as_nanos() as f64 / f64::from(STEPS * TRIED));
+/// How many substeps give a simulator that does `units_per_s` on this core, by trials of the simulator itself.
+pub(crate) fn substeps_for(units_per_s: f64, cpu: u32, seed: u64) -> Result<u32, DemoError> {
+    let load = Load::base(SUBSTEPS_GUESSED);
+    let mut rates = Vec::new();
+    for _ in 0..SUBSTEPS_TRIALS {
+        rates.push(simulate(load, &[cpu], seed, SUBSTEPS_TRIAL)?);
     }
-    let step_ns = 1e9 / units_per_s;
-    (step_ns / best_ns).round().clamp(1.0, 1_000.0) as u32
+    rates.sort_by(f64::total_cmp);
+    Ok(scaled_substeps(
+        load.substeps,
+        rates[SUBSTEPS_TRIALS / 2],
+        units_per_s,
+    ))
+}
+
+/// What makes a simulator that did `measured` units per second with so many substeps do `wanted`.
+fn scaled_substeps(substeps: u32, measured: f64, wanted: f64) -> u32 {
+    (f64::from(substeps) * measured / wanted)
+        .round()
+        .clamp(1.0, 1_000.0) as u32
 }
 
 /// Tries the simulator on one of these CPUs, then on two, and so on.
 pub(crate) fn simulation(load: Load, cpus: &[u32], seed: u64) -> Result<Vec<Trial>, DemoError> {
     let mut trials = Vec::new();
     for cores in 1..=cpus.len() {
-        let units_per_s = simulate(load, &cpus[..cores], seed)?;
+        let units_per_s = simulate(load, &cpus[..cores], seed, CORES_TRIAL)?;
         trials.push(Trial {
             stage: Stage::Simulation,
             cores: cores as u32,
@@ -78,7 +85,7 @@ pub(crate) fn simulation(load: Load, cpus: &[u32], seed: u64) -> Result<Vec<Tria
     Ok(trials)
 }
 
-fn simulate(load: Load, cpus: &[u32], seed: u64) -> Result<f64, DemoError> {
+fn simulate(load: Load, cpus: &[u32], seed: u64, length: Duration) -> Result<f64, DemoError> {
     let failed = |error: evenkeel_rollout::PoolError| DemoError::Trial(error.to_string());
     let substeps = Arc::new(AtomicU32::new(load.substeps));
     let arms = (0..ENVS)
@@ -98,10 +105,11 @@ fn simulate(load: Load, cpus: &[u32], seed: u64) -> Result<f64, DemoError> {
     let meter = Arc::new(Meter::new(1));
     let sink = move |done| drop(sender.send(done));
     let pool = EnvPool::start(config, arms, binding, Arc::clone(&meter), sink).map_err(failed)?;
-    let chunk = |env| Chunk {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut chunk = |env| Chunk {
         env,
-        // Any actions that keep the arms moving.
-        actions: vec![0.2; CHUNK * JOINTS],
+        // Arms that go to and fro, as a policy that learns has them do; ever the same way ends at the post.
+        actions: vec![random.random_range(-1.0..1.0); CHUNK * JOINTS],
         remaining_chunks: 1,
         tag: 0,
     };
@@ -109,7 +117,7 @@ fn simulate(load: Load, cpus: &[u32], seed: u64) -> Result<f64, DemoError> {
         pool.submit(chunk(env)).map_err(failed)?;
     }
     meter.take_totals();
-    let until = Instant::now() + CORES_TRIAL;
+    let until = Instant::now() + length;
     while Instant::now() < until {
         let Ok(done) = finished.recv_timeout(CHUNK_WITHIN) else {
             return Err(DemoError::Trial("the simulator stands still".to_owned()));
@@ -120,7 +128,7 @@ fn simulate(load: Load, cpus: &[u32], seed: u64) -> Result<f64, DemoError> {
     Ok(units * cpus.len() as f64 / (busy_ns.max(1) as f64 * 1e-9))
 }
 
-/// Tries pairs of shares of the GPU; `each` hears of each pair.
+/// Tries pairs of shares of the GPU, generation's before training's; `each` hears of each pair.
 pub(crate) fn gpu(
     socket: &Path,
     load: Load,
@@ -234,19 +242,38 @@ pub(crate) fn report(
     Ok(())
 }
 
-/// The rate at which generation and training are balanced, by the model alone: what the simulator is made for.
-pub(crate) fn balanced_rate(load: Load) -> f64 {
-    let gpu = GpuSpec::h100();
-    let rate = |sms: u32, list: &[KernelGroup], units: f64| {
-        units / (evenkeel_gpu::solo_time_ns(&gpu, sms, list) as f64 * 1e-9)
-    };
-    let (generation, training) = (load.generation(), load.training().concat());
-    let theta = |sms: u32| {
-        rate(sms, &generation, UNITS_PER_BATCH).min(rate(
-            gpu.sms - sms,
-            &training,
-            UNITS_PER_ROLLOUT,
-        ))
-    };
-    (2..gpu.sms).step_by(2).map(theta).fold(0.0, f64::max)
+/// The rate at which generation and training are balanced, by these trials: what the simulator is made for.
+pub(crate) fn balanced_rate(trials: &[Trial]) -> f64 {
+    let slower = |pair: &[Trial]| pair.iter().map(|t| t.units_per_s).fold(f64::MAX, f64::min);
+    trials.chunks_exact(2).map(slower).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_balanced_rate_is_the_best_slower_one() {
+        let trial = |stage, sms, units_per_s| Trial {
+            stage,
+            cores: 0,
+            sms,
+            units_per_s,
+        };
+        let trials = [(50, 10.0, 40.0), (60, 25.0, 30.0), (70, 35.0, 20.0)].map(|(sms, g, t)| {
+            [
+                trial(Stage::Generation, sms, g),
+                trial(Stage::Training, 132 - sms, t),
+            ]
+        });
+        assert_eq!(balanced_rate(trials.as_flattened()), 25.0);
+        assert_eq!(balanced_rate(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_simulator_that_is_too_fast_gets_more_substeps() {
+        assert_eq!(scaled_substeps(30, 6_000.0, 4_500.0), 40);
+        assert_eq!(scaled_substeps(30, 3_000.0, 4_500.0), 20);
+        assert_eq!(scaled_substeps(30, 0.0, 4_500.0), 1, "at least one");
+    }
 }

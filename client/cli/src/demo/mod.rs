@@ -127,6 +127,8 @@ pub(crate) enum DemoError {
         why: String,
         log: String,
     },
+    #[error("no core of this machine can be leased: the daemon keeps all of them for the system")]
+    NoCores,
     #[error("the {worker} worker is not ready after {seconds} s")]
     NotReady { worker: &'static str, seconds: u64 },
     #[error("the {worker} worker failed: {why}")]

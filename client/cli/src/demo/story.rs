@@ -54,20 +54,20 @@ pub(crate) fn prepare(
     let mut place = Place::open(Arc::clone(stop))?;
     let client = place.start_daemon()?;
     let node = client.node()?;
-    let base = Load::base(1);
-    let simulator = calibrate::balanced_rate(base) * script.simulator_headroom;
-    let load = Load::base(calibrate::substeps_for(simulator));
+    screen.phase("calibrating: pairs of shares on the EMULATED GPU");
+    let gpu = place.gpu();
+    let mut trials = calibrate::gpu(&gpu, Load::base(1), stop, |pair| screen.trial(pair))?;
     let cores = leasable_cores(&node);
     let cpus: Vec<u32> = cores.into_iter().take(SIMULATOR_CORES_MAX).collect();
+    let first = *cpus.first().ok_or(DemoError::NoCores)?;
+    let simulator = calibrate::balanced_rate(&trials) * script.simulator_headroom;
+    let load = Load::base(calibrate::substeps_for(simulator, first, args.seed)?);
     screen.phase(&format!(
-        "calibrating: the real physics ({} substeps a step) on up to {} of the cores, then pairs of shares on the \
-         EMULATED GPU",
+        "calibrating: the real physics ({} substeps a step) on up to {} of the cores",
         load.substeps,
         cpus.len()
     ));
-    let mut trials = calibrate::simulation(load, &cpus, args.seed)?;
-    let gpu = place.gpu();
-    trials.extend(calibrate::gpu(&gpu, load, stop, |pair| screen.trial(pair))?);
+    trials.extend(calibrate::simulation(load, &cpus, args.seed)?);
     let model = node.gpus.first().map_or("none", |gpu| &gpu.model);
     calibrate::report(&client, JOB, model, &trials)?;
     let spec = job(&node, args.policy);

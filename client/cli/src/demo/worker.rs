@@ -344,7 +344,9 @@ fn simulation(desk: Desk<'_>) -> anyhow::Result<()> {
         .map(|_| Reach::new(Arc::clone(&desk.load.substeps)))
         .collect();
     let config = PoolConfig {
-        policy: Policy::default(),
+        // The arms are alike, and a rollout is so many batches, not so many chunks of each arm: whoever were put first
+        // would only hold up a batch that is nearly whole, and generation with it.
+        policy: Policy::Fifo,
         action_len: JOINTS,
         seed: desk.orders.seed,
         groups: GROUPS,
