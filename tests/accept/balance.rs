@@ -128,7 +128,7 @@ fn drifted(name: &str, drift: (&str, f64), v: &Value, phase_s: f64) -> Vec<Row> 
         Row::judged(
             &name("over-commitment seen by the observer"),
             "0 s",
-            over(v, "observer.looks"),
+            over(v),
         ),
         Row::judged(
             &name("the drift, the phases and the rivals"),
@@ -162,8 +162,11 @@ fn realised(v: &Value) -> anyhow::Result<(String, bool)> {
 }
 
 /// Seconds of over-commitment, and that somebody looked.
-fn over(v: &Value, looks: &str) -> anyhow::Result<(String, bool)> {
-    let (over, looks) = (number(v, "overcommit_seconds")?, number(v, looks)?);
+fn over(v: &Value) -> anyhow::Result<(String, bool)> {
+    let (over, looks) = (
+        number(v, "overcommit_seconds")?,
+        number(v, "observer.looks")?,
+    );
     let first = v.pointer("/observer/first").and_then(Value::as_str);
     let first = first.filter(|f| !f.is_empty()).map(|f| format!("; {f}"));
     Ok((
@@ -218,10 +221,6 @@ fn calm(v: &Value, pairs: usize, phase_s: f64) -> Vec<Row> {
         let (phase, all) = (number(v, "phase_seconds")?, number(v, "run_seconds")?);
         let shown = format!("{phase} s, {} of them in {all:.0} s", 2 * pairs);
         Ok((shown, phase >= phase_s && all >= 2.0 * pairs as f64 * phase))
-    };
-    let over = |v: &Value| {
-        let over = number(v, "overcommit_seconds")?;
-        Ok((format!("{over} s"), over == 0.0))
     };
     vec![
         Row::judged(&name("moves"), "0, in three runs", still(v)),
@@ -310,7 +309,7 @@ mod tests {
         let pair = json!({"managed_units_per_s": 99.0, "static_units_per_s": 100.0});
         let v = json!({
             "moves": 0, "ratio": 0.99, "pairs": [pair, pair, pair], "phase_seconds": 20, "run_seconds": 180.0,
-            "overcommit_seconds": 0.0
+            "overcommit_seconds": 0.0, "observer": {"looks": 5000}
         });
         let broken = |v: &Value| {
             calm(v, 3, PHASE_S)
@@ -326,6 +325,7 @@ mod tests {
             ("pairs", json!([pair]), 2),
             ("overcommit_seconds", json!(0.1), 1),
             ("overcommit_seconds", Value::Null, 1),
+            ("observer", json!({"looks": 3}), 1),
             ("phase_seconds", json!(5), 1),
         ] {
             let mut changed = v.clone();

@@ -434,23 +434,54 @@ impl Volatile {
             watch.forget(member.stage, member.worker);
         }
     }
+    /// Everything about a lease that has ended goes. Each field is named, so that none is forgotten here.
     fn forget(&mut self, d: &Durable, id: LeaseId, now: Time) {
-        self.clocks.remove(&id);
-        self.quarantined.remove(&id);
-        self.acknowledged.remove(&id);
-        self.moving.remove(&id);
-        self.draining.remove(&id);
-        self.heard.remove(&id);
-        self.wide.remove(&id);
-        self.restarting.remove(&id);
-        self.releasing.remove(&id);
-        self.unrenewed.remove(&id);
-        self.restarted.remove(&id);
+        let Self {
+            clocks,
+            quarantined,
+            acknowledged,
+            moving,
+            restarting,
+            releasing,
+            members,
+            unrenewed,
+            restarted,
+            draining,
+            heard,
+            wide,
+            // By job, or for the whole node; what is due and what was closed are looked up, and then not found.
+            settings: _,
+            due: _,
+            idle: _,
+            watches: _,
+            rulings: _,
+            ends: _,
+            fits: _,
+            stalled: _,
+            closed: _,
+            expected: _,
+        } = self;
+        clocks.remove(&id);
+        acknowledged.remove(&id);
+        restarted.remove(&id);
+        wide.remove(&id);
+        let since = [
+            quarantined,
+            moving,
+            restarting,
+            releasing,
+            unrenewed,
+            draining,
+            heard,
+        ];
+        for times in since {
+            times.remove(&id);
+        }
+        let job = members.remove(&id).and_then(|id| d.jobs().get(&id));
         if let Some(key) = d.ended_key(id) {
             let most = self.settings.remember_ends;
             self.ends.push(now, key.clone(), most);
         }
-        let job = self.members.remove(&id).and_then(|id| d.jobs().get(&id));
         if let Some(job) = job.filter(|j| j.plan.is_some())
             && d.leases_of(job.id).all(|l| l.phase == Phase::Queued)
         {

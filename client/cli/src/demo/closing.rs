@@ -73,10 +73,7 @@ pub(super) fn summary(figures: &Figures) -> Vec<String> {
         100.0 * figures.success_rate_last
     );
     lines.extend(wrapped(&learned, 0, PROSE));
-    lines.extend(promised_twice(
-        figures.overcommit_seconds,
-        Some(&figures.observer),
-    ));
+    lines.extend(promised_twice(&figures.observer));
     lines.push(String::new());
     lines.extend(wrapped(WHAT_WAS_REAL, 0, PROSE));
     lines
@@ -123,13 +120,15 @@ fn moves(rebalances: &[Rebalance]) -> Vec<String> {
 }
 
 /// Whether a share was ever in two hands.
-fn promised_twice(seconds: f64, observer: Option<&Observed>) -> Vec<String> {
-    let looks = observer.map_or_else(String::new, |o| format!(" in {} looks", o.looks));
+fn promised_twice(observer: &Observed) -> Vec<String> {
+    let (seconds, looks) = (observer.overcommit_seconds, observer.looks);
     let text = if seconds > 0.0 {
-        let first = observer.map_or_else(String::new, |o| format!(": {}", o.first));
-        format!("Something was PROMISED TWICE for {seconds:.2} s{looks}{first}.")
+        let first = &observer.first;
+        format!("Something was PROMISED TWICE for {seconds:.2} s in {looks} looks: {first}.")
     } else {
-        format!("Nothing was promised twice: a process of its own read all shares back{looks}.")
+        format!(
+            "Nothing was promised twice: a process of its own read all shares back in {looks} looks."
+        )
     };
     wrapped(&text, 0, PROSE)
 }
@@ -157,7 +156,7 @@ pub(super) fn steady_summary(figures: &SteadyFigures) -> Vec<String> {
         ),
         String::new(),
     ];
-    lines.extend(promised_twice(figures.overcommit_seconds, None));
+    lines.extend(promised_twice(&figures.observer));
     lines.push(String::new());
     lines.extend(wrapped(WHAT_WAS_REAL, 0, PROSE));
     lines

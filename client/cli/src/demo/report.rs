@@ -99,5 +99,7 @@ pub(crate) struct SteadyFigures {
     pub(crate) ratio: f64,
     pub(crate) pairs: Vec<Pair>,
     pub(crate) overcommit_seconds: f64,
+    /// Over all managed runs.
+    pub(crate) observer: Observed,
     pub(crate) run_seconds: f64,
 }

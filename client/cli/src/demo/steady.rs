@@ -12,6 +12,7 @@ use super::report::{Pair, SteadyFigures};
 use super::rivals::execute;
 use super::show::Screen;
 use super::story::{Prepared, policy_name, prepare};
+use super::talk::Observed;
 use super::watch::Watch;
 use super::{DemoArgs, DemoError};
 
@@ -25,7 +26,7 @@ pub(crate) fn run(
     let length = Duration::from_secs(args.seconds);
     let mut stage = prepare(args, stop, &mut screen)?;
     let cpus = leasable_cores(&stage.node);
-    let (mut pairs, mut overcommit_seconds) = (Vec::new(), 0.0);
+    let (mut pairs, mut observer) = (Vec::new(), Observed::default());
     for number in 1..=args.pairs {
         if number > 1 {
             // The ledger is the same: the profiles are there.
@@ -36,7 +37,7 @@ pub(crate) fn run(
             args.pairs
         ));
         let (managed, found) = managed(&stage, length, &mut screen)?;
-        overcommit_seconds += found;
+        observer.add(found);
         stage.place.end_daemon();
         screen.phase(&format!(
             "pair {number} of {}: the same split ({}) without a daemon",
@@ -67,19 +68,20 @@ pub(crate) fn run(
         static_units_per_s,
         ratio: managed_units_per_s / static_units_per_s,
         pairs,
-        overcommit_seconds,
+        overcommit_seconds: observer.overcommit_seconds,
+        observer,
         run_seconds: started.elapsed().as_secs_f64(),
     };
     screen.close(&closing::steady_summary(&figures));
     Ok(figures)
 }
 
-/// One run under the daemon, from the submission to the end of the job; and for how long anything was promised twice.
+/// One run under the daemon, from the submission to the end of the job; and what the observer saw of it.
 fn managed(
     stage: &Prepared,
     length: Duration,
     screen: &mut Screen,
-) -> Result<(Pair, f64), DemoError> {
+) -> Result<(Pair, Observed), DemoError> {
     stage.client.submit(JobSpec::request_id(), &stage.spec)?;
     let mut fleet = stage.managed()?;
     let mut observer = stage.observe(&fleet)?;
@@ -97,5 +99,5 @@ fn managed(
         gap: watch.gap(),
         moves: watch.job.moves,
     };
-    Ok((pair, found.overcommit_seconds))
+    Ok((pair, found))
 }

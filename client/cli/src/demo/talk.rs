@@ -108,6 +108,18 @@ pub(crate) struct Observed {
     pub(crate) first: String,
 }
 
+impl Observed {
+    /// Takes in what was found in another run.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.looks += other.looks;
+        self.overcommit_seconds += other.overcommit_seconds;
+        self.sms_most = self.sms_most.max(other.sms_most);
+        if self.first.is_empty() {
+            self.first = other.first;
+        }
+    }
+}
+
 /// From a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

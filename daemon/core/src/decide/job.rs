@@ -396,10 +396,12 @@ fn judged(
 ) -> Judgement {
     let profiles = profiles_of(d, &job.tenant, &job.spec);
     let room = room_beside_queue(d, v, job);
+    let pinned = pinned(d, job);
     let inputs = Inputs {
         scale: &job.scale,
         learned: &job.learned,
         profiles: &profiles,
+        pinned: &pinned,
         ..Inputs::declared(&job.spec)
     };
     let costs = rebalance::Costs {

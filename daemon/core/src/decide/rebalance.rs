@@ -22,7 +22,7 @@ pub const REFIT_GAP: f64 = 0.05;
 /// Everything that a judgement depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// The job, its profiles, and the factors and points in force.
+    /// The job, its profiles, the factors and points in force, and the stages that stay as they are.
     pub inputs: Inputs<'a>,
     /// The split in force.
     pub plan: &'a Plan,
@@ -150,15 +150,14 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
     if let Some((reason, detail)) = nothing_to_correct(case.verdict.trigger, measured) {
         return stay(reason, detail);
     }
-    let specs = case.inputs.spec.stages.iter();
-    let pinned: Vec<bool> = specs.map(|s| s.resize == Resize::Fixed).collect();
-    pin(&mut problem, &pinned, now);
+    let pinned = case.inputs.pinned;
+    pin(&mut problem, pinned, now);
     let theta = theta_of(&problem, &now.stages);
     let mut new = match solve(&problem, Some(now)) {
         Ok(new) => new,
         Err(e) => return stay(StayReason::NoSplit, e.to_string()),
     };
-    keep_caps(&mut new, &pinned, now);
+    keep_caps(&mut new, pinned, now);
     if new.same_shares(now) {
         let detail = format!("The split in force is the best one at {theta} as measured.");
         return stay(StayReason::AlreadyBest, detail);

@@ -395,8 +395,13 @@ fn judged(change: impl Fn(&mut JobSpec), costs: Costs<'_>) -> Decision {
         why: "it drifted.".into(),
     };
     let known: Vec<_> = job.profiles.iter().map(Some).collect();
+    let stages = job.spec.stages.iter();
+    let in_use: Vec<bool> = stages.map(|s| s.resize == Resize::Fixed).collect();
     let case = Case {
-        inputs: inputs(&job.spec, &known, &job.scale, &job.learned),
+        inputs: Inputs {
+            pinned: &in_use,
+            ..inputs(&job.spec, &known, &job.scale, &job.learned)
+        },
         plan: &job.plan,
         node: &job.node,
         room: &job.room,
