@@ -6,6 +6,7 @@ mod prune;
 mod publish;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,15 +25,15 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::handle::{Ends, Failure, Handle, Request, pair};
+use crate::handle::{Degraded, Ends, Failure, Handle, Request, pair};
 use crate::ledger::{Batch, CommitError, History, Ledger, Loaded, fold};
 use crate::reconcile::Targets;
 use prune::Pruning;
 
 /// How often everything is checked, not only what was touched.
 const FULL_CHECK: Duration = Duration::from_secs(60);
-/// How often the space on the ledger's disk is looked at.
-const SPACE_CHECK: Duration = Duration::from_secs(1);
+/// How often the ledger's files and the space on their disk are looked at.
+const LEDGER_CHECK: Duration = Duration::from_secs(1);
 /// Of one batch, so many places are for what gives back; the rest is for what asks.
 const URGENT_SHARE: usize = BATCH_MAX * 3 / 4;
 /// Reads between two batches, at most: those who look must not keep those waiting who keep or give back.
@@ -81,8 +82,8 @@ pub struct Controller {
     targets: BTreeMap<LeaseId, Target>,
     publish_targets: watch::Sender<Arc<Targets>>,
     poke: Arc<Notify>,
-    /// Grants are refused: there is too little space on the ledger's disk.
-    degraded: bool,
+    /// Why grants are refused; none: they are not.
+    degraded: Option<Degraded>,
     /// The ballast is in its place, as far as is known: a full disk frees it once.
     ballast: bool,
     wake: Time,
@@ -164,7 +165,7 @@ impl Controller {
             targets: BTreeMap::new(),
             publish_targets,
             poke,
-            degraded: false,
+            degraded: None,
             ballast: true,
             wake: now,
             checked: start,
@@ -172,7 +173,7 @@ impl Controller {
             pruning: Pruning::new(),
             troubled: BTreeSet::new(),
         };
-        controller.look_at_space().await;
+        controller.look_at_files().await;
         controller.publish_all(now);
         Ok((controller, handle, targets))
     }
@@ -255,7 +256,7 @@ impl Controller {
     async fn apply(&mut self, requests: Vec<Request>) -> Result<(), Fatal> {
         let (commands, replies): (Vec<_>, Vec<_>) =
             requests.into_iter().map(|r| (r.command, r.reply)).unzip();
-        if self.degraded && commands.iter().any(is_grant) {
+        if self.degraded.is_some() && commands.iter().any(is_grant) {
             return Box::pin(self.apply_degraded(commands, replies)).await;
         }
         let now = clock::now();
@@ -317,12 +318,13 @@ impl Controller {
                 return Err(Fatal::InDoubt(error));
             }
             // The ballast is free now: what gives back fits in.
-            CommitError::Full if !self.degraded || self.ballast => {
+            CommitError::Full if self.degraded.is_none() || self.ballast => {
                 tracing::error!(
                     "the disk of the ledger is full: grants are refused, renewals and releases go on"
                 );
                 self.ballast = false;
-                self.set_degraded(true);
+                let why = self.degraded.take().unwrap_or(Degraded::DiskFull);
+                self.set_degraded(Some(why));
                 return Box::pin(self.apply(again(commands, replies))).await;
             }
             CommitError::Refused { ref constraint } if alone => {
@@ -349,7 +351,7 @@ impl Controller {
         Ok(())
     }
 
-    /// With too little space: what would grant is refused, unless it was granted before; the rest goes on.
+    /// While grants are refused: what would grant is refused, unless it was granted before; the rest goes on.
     async fn apply_degraded(
         &mut self,
         commands: Vec<Command>,
@@ -366,7 +368,8 @@ impl Controller {
                 self.answer(settled, vec![request.reply]);
             } else {
                 step.undo(&mut self.state, now);
-                drop(request.reply.send(Err(Failure::DiskFull)));
+                let why = self.degraded.clone().unwrap_or(Degraded::DiskFull);
+                drop(request.reply.send(Err(why.into())));
             }
         }
         if rest.is_empty() {
@@ -374,12 +377,6 @@ impl Controller {
         } else {
             self.apply(rest).await
         }
-    }
-
-    fn set_degraded(&mut self, degraded: bool) {
-        self.degraded = degraded;
-        self.ends.shared.degraded.send_replace(degraded);
-        metrics::gauge!("evenkeel_ledger_degraded").set(f64::from(u8::from(degraded)));
     }
 
     fn answer(&self, settled: Settled, replies: Vec<oneshot::Sender<Result<Reply, Failure>>>) {
@@ -417,7 +414,7 @@ impl Controller {
                 metrics::counter!("evenkeel_alarms_total", "alarm" => "violation").increment(1);
             }
         }
-        if self.looked.elapsed() >= SPACE_CHECK {
+        if self.looked.elapsed() >= LEDGER_CHECK {
             self.looked = tokio::time::Instant::now();
             self.look_after_ledger().await;
             self.tell_troubles(now);
@@ -428,7 +425,7 @@ impl Controller {
     }
 
     async fn prune(&mut self) {
-        if self.degraded {
+        if self.degraded.is_some() {
             return self.pruning.put_off();
         }
         let keep = u64::try_from(self.config.keep_events.as_millis()).unwrap_or(u64::MAX);
@@ -448,66 +445,6 @@ impl Controller {
             }
         }
         self.troubled = now_wrong;
-    }
-
-    /// Grants go on only while there is space for what they may lead to: releases, expiries, a backup.
-    async fn look_at_space(&mut self) {
-        let space = match self.ledger.space().await {
-            Ok(space) => space,
-            Err(error) => {
-                tracing::warn!(%error, "cannot tell how much space the ledger's disk has");
-                return;
-            }
-        };
-        self.ballast = space.ballast;
-        match (self.degraded, space.enough) {
-            (false, false) => {
-                tracing::error!(
-                    free_mib = space.free_bytes >> 20,
-                    free_inodes_permille = space.free_inodes_permille,
-                    ballast = space.ballast,
-                    "the disk of the ledger has too little space: grants are refused, renewals and releases go on"
-                );
-                self.set_degraded(true);
-            }
-            (true, true) => {
-                tracing::info!("there is space on the ledger's disk again: grants go on");
-                self.set_degraded(false);
-            }
-            _ => {}
-        }
-    }
-
-    /// Notes which leases were renewed since the start. What could not be noted is tried again the next time: a note
-    /// that is missing at the next start would count against a lease that was renewed all the time.
-    async fn note_renewals(&mut self) {
-        let renewed = self.state.volatile.renewed();
-        if renewed.is_empty() {
-            return;
-        }
-        let since: Vec<_> = renewed.iter().map(|id| (*id, None)).collect();
-        match self.ledger.set_unrenewed(&since).await {
-            Ok(()) => self.state.volatile.noted(&renewed),
-            Err(error) if self.degraded => {
-                tracing::debug!(%error, "renewals since the start wait to be noted");
-            }
-            Err(error) => {
-                tracing::warn!(%error, "renewals since the start could not be noted; it is tried again");
-            }
-        }
-    }
-
-    async fn look_after_ledger(&mut self) {
-        self.note_renewals().await;
-        self.look_at_space().await; // after what may have needed the ballast
-        if self.degraded {
-            return;
-        }
-        if let Some(alive) = self.state.volatile.alive(clock::now())
-            && let Err(error) = self.ledger.set_alive(alive).await
-        {
-            tracing::warn!(%error, "it was not noted that the daemon lives; it is tried again in a second");
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use evenkeel_core::unit::{Millis, Time};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::clock;
-pub use crate::ledger::{EventRecord, History, Page};
+pub use crate::ledger::{EventRecord, History, Misplaced, Page};
 
 /// Commands that may wait for the controller. Beyond it, callers are told to come back: a longer line would only
 /// make every answer later than its caller's patience.
@@ -44,6 +44,9 @@ pub enum Failure {
         on it"
     )]
     DiskFull,
+    /// The ledger or its lock was deleted or replaced: grants wait, everything else goes on.
+    #[error(transparent)]
+    Misplaced(Misplaced),
     /// The ledger could not be written this time.
     #[error("the ledger could not be written ({0}); nothing was changed, try again")]
     Ledger(String),
@@ -64,6 +67,24 @@ pub enum Failure {
     /// The daemon is stopping.
     #[error("the daemon is stopping; its leases stay, and it answers again after its restart")]
     Stopping,
+}
+
+/// Why nothing new is granted, while all else goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Degraded {
+    /// The ledger's disk is full, or nearly so.
+    DiskFull,
+    /// The ledger or its lock is not in its place.
+    Misplaced(Misplaced),
+}
+
+impl From<Degraded> for Failure {
+    fn from(why: Degraded) -> Self {
+        match why {
+            Degraded::DiskFull => Self::DiskFull,
+            Degraded::Misplaced(what) => Self::Misplaced(what),
+        }
+    }
 }
 
 /// A command and where its answer goes.
@@ -145,8 +166,8 @@ pub(crate) struct Shared {
     pub(crate) waiters: Mutex<Waiters>,
     /// Counts commits that changed something: watchers look again.
     pub(crate) changes: watch::Sender<u64>,
-    /// The ledger refuses grants.
-    pub(crate) degraded: watch::Sender<bool>,
+    /// Why the ledger refuses grants, if it does.
+    pub(crate) degraded: watch::Sender<Option<Degraded>>,
     pub(crate) history: History,
 }
 
@@ -175,7 +196,7 @@ pub(crate) fn pair(history: History) -> (Handle, Ends) {
         published: DashMap::new(),
         waiters: Mutex::default(),
         changes: watch::channel(0).0,
-        degraded: watch::channel(false).0,
+        degraded: watch::channel(None).0,
         history,
     });
     let handle = Handle {
@@ -402,8 +423,8 @@ impl Handle {
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()
     }
-    /// Whether grants are refused because the ledger's disk has too little space.
-    pub fn degraded(&self) -> watch::Receiver<bool> {
+    /// Why grants are refused; none: they are not.
+    pub fn degraded(&self) -> watch::Receiver<Option<Degraded>> {
         self.shared.degraded.subscribe()
     }
     /// The audit trail.

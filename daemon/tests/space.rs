@@ -1,5 +1,6 @@
-//! The controller and the space on its ledger's disk: with too little of it nothing is granted, at the start and later,
-//! while renewals, releases and restarts go on; and all is well by itself once there is space.
+//! The controller and its ledger's files: with too little space on their disk nothing is granted, at the start and later,
+//! and nothing while one of them is not in its place; renewals, releases and restarts go on; and all is well by itself
+//! once there is space, or the file is back.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +27,7 @@ use evenkeel_core::unit::Millis;
 use evenkeeld::clock;
 use evenkeeld::controller::{self, Controller};
 use evenkeeld::handle::{Failure, Handle, Renewed};
-use evenkeeld::ledger::{self, History};
+use evenkeeld::ledger::{self, History, Misplaced};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -100,20 +101,21 @@ impl Life {
         matches!(renewed, Ok(Renewed::Until(_)))
     }
     fn is_degraded(&self) -> bool {
-        *self.handle.degraded().borrow()
+        self.handle.degraded().borrow().is_some()
     }
     /// A request that is refused has no effect: it can be made again.
     async fn grants_again(&self, request: u128) {
         let start = Instant::now();
         while let Err(error) = self.acquire(request).await {
-            assert!(matches!(error, Failure::DiskFull), "{error}");
+            let passes = matches!(error, Failure::DiskFull | Failure::Misplaced(_));
+            assert!(passes, "{error}");
             assert!(start.elapsed() < SOON, "grants did not come back");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
     async fn becomes_degraded(&self) {
         let mut degraded = self.handle.degraded();
-        let changed = degraded.wait_for(|d| *d);
+        let changed = degraded.wait_for(Option::is_some);
         drop(tokio::time::timeout(SOON, changed).await.expect("in time"));
     }
 }
@@ -269,5 +271,46 @@ async fn space_that_runs_low_is_seen_before_it_is_gone() {
     life.release(&held).await.unwrap();
     clean_up(folder.path());
     life.grants_again(2).await;
+    life.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_or_lock_that_is_not_in_its_place_stops_grants_until_it_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let life = Life::begin(&folder, 0, 0).await;
+    let mut held = vec![life.acquire(1).await.unwrap()];
+    let aside = folder.join("aside");
+    let mut request = 2;
+    for name in ["ledger.db", "ledger.db.lock"] {
+        let path = folder.join(name);
+        for replaced in [false, true] {
+            fs::rename(&path, &aside).unwrap();
+            if replaced {
+                fs::copy(&aside, &path).unwrap();
+            }
+            life.becomes_degraded().await;
+            let refused = life.acquire(request).await.unwrap_err();
+            let expect = match name {
+                "ledger.db" => Misplaced::Ledger(path.clone()),
+                _ => Misplaced::Lock(path.clone()),
+            };
+            assert!(
+                matches!(&refused, Failure::Misplaced(what) if *what == expect),
+                "{name}, replaced {replaced}: {refused}"
+            );
+            assert!(life.renews(&held[0]));
+            life.release(&held.remove(0)).await.unwrap();
+            assert_eq!(path.exists(), replaced, "nothing is put in its place");
+            fs::rename(&aside, &path).unwrap();
+            life.grants_again(request).await;
+            held.push(life.acquire(request).await.unwrap());
+            request += 1;
+        }
+    }
+    life.end().await;
+
+    let life = Life::begin(&folder, 0, 0).await;
+    assert!(life.renews(&held[0]), "it is all in the file");
     life.end().await;
 }

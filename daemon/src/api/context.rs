@@ -20,7 +20,7 @@ use super::config::Config;
 use super::convert::{self, Around, LeaseTimes};
 use super::error;
 use crate::clock;
-use crate::handle::{Failure, Handle};
+use crate::handle::{Degraded, Failure, Handle};
 
 /// See the module's text.
 pub(super) struct Context {
@@ -140,9 +140,9 @@ impl Context {
         Millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Whether the ledger refuses grants.
-    pub(super) fn degraded(&self) -> bool {
-        *self.handle.degraded().borrow()
+    /// Why the ledger refuses grants; none: it does not.
+    pub(super) fn degraded(&self) -> Option<Degraded> {
+        self.handle.degraded().borrow().clone()
     }
 }
 

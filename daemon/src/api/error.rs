@@ -29,6 +29,7 @@ pub(super) fn status(failure: Failure, caller: &Caller) -> Status {
         Failure::Rejected(rejection) => rejected(rejection, caller),
         Failure::Busy { retry } => busy(&message, Duration::from_millis(retry.0)),
         Failure::DiskFull => plain(Code::Unavailable, "DISK_FULL", &message),
+        Failure::Misplaced(_) => plain(Code::Unavailable, "LEDGER_MISPLACED", &message),
         Failure::Ledger(_) => plain(Code::Unavailable, "LEDGER", &message),
         Failure::InDoubt => plain(Code::Unavailable, "IN_DOUBT", &message),
         Failure::QueueTimeout { .. } => plain(Code::DeadlineExceeded, "QUEUE_TIMEOUT", &message),

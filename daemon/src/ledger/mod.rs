@@ -19,6 +19,7 @@ mod fold;
 mod history;
 mod load;
 mod open;
+mod place;
 mod read;
 mod rows;
 mod sql;
@@ -34,6 +35,7 @@ pub use fold::{Batch, NodeRows, fold};
 pub use history::{DECISIONS, EventRecord, History, PAGE_MAX, Page};
 pub use load::{Corrupt, load};
 pub use open::{Loaded, Opened, open};
+pub use place::Misplaced;
 pub use rows::{
     CoreOwnerRow, EndedRow, EventRow, JobRow, LeaseGpuRow, LeaseRow, NodeRow, PointRow, RequestKey,
     RequestRow, SlotGpuRow, SlotRow, UnavailableGpuRow,

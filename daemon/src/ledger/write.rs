@@ -24,6 +24,7 @@ use super::ballast::{Ballast, Space};
 use super::error::{CONSTRAINT, FULL, primary};
 use super::fold::Batch;
 use super::open::connect;
+use super::place::{Misplaced, Places};
 use super::sql::{Encoded, encode};
 use super::{CommitError, Config, Corrupt, OpenError};
 
@@ -40,6 +41,7 @@ struct Writer {
     conn: Option<SqliteConnection>,
     config: Config,
     ballast: Ballast,
+    places: Places,
     batch: u64,
     next_event: u64,
     /// A commit is in doubt: nothing more is written.
@@ -68,6 +70,7 @@ impl Ledger {
         }
         let writer = Writer {
             conn: Some(conn),
+            places: Places::of(&config, &lock),
             config: config.clone(),
             ballast,
             batch,
@@ -192,6 +195,11 @@ impl Ledger {
             Err(error) => tracing::debug!(%error, "no room for the ledger's ballast"),
         }
         writer.ballast.space()
+    }
+
+    /// What of the ledger is not where it was opened any more. Two `stat`s.
+    pub async fn misplaced(&self) -> Option<Misplaced> {
+        self.writer.lock().await.places.misplaced()
     }
 
     /// How many batches are committed.
@@ -347,9 +355,19 @@ impl Writer {
     async fn connection(&mut self) -> Result<&mut SqliteConnection, CommitError> {
         let conn = match self.conn.take() {
             Some(conn) => conn,
-            None => connect(&self.config).await.map_err(unavailable)?,
+            None => self.reconnect().await?,
         };
         Ok(self.conn.insert(conn))
+    }
+
+    /// Only to the file that was open before: what else lies at its path now is not ours to write to, and where there
+    /// is nothing SQLite would make an empty ledger.
+    async fn reconnect(&self) -> Result<SqliteConnection, CommitError> {
+        if let Some(Misplaced::Ledger(path)) = self.places.misplaced() {
+            let what = format!("{} is another file now, or none", path.display());
+            return Err(CommitError::Unavailable { what });
+        }
+        connect(&self.config).await.map_err(unavailable)
     }
 
     /// The first column of the first row of a statement, as a number.

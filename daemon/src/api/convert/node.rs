@@ -8,7 +8,7 @@ use evenkeel_proto::v1 as pb;
 
 use super::vector::Around;
 use crate::api::limits::PAGE_MAX;
-use crate::handle::{EventRecord, Page};
+use crate::handle::{Degraded, EventRecord, Page};
 
 /// What the state does not know about the node.
 #[derive(Clone, Debug)]
@@ -17,8 +17,8 @@ pub(in crate::api) struct NodeFacts {
     pub(in crate::api) name: String,
     /// Time since the daemon started.
     pub(in crate::api) uptime: Millis,
-    /// The ledger refuses grants.
-    pub(in crate::api) degraded: bool,
+    /// Why the ledger refuses grants, if it does.
+    pub(in crate::api) degraded: Option<Degraded>,
     /// What is wrong, as others say.
     pub(in crate::api) troubles: Vec<String>,
 }
@@ -55,7 +55,7 @@ pub(in crate::api) fn node(state: &State, around: &Around<'_>, facts: NodeFacts)
         queued: count(queued),
         uptime_ms: facts.uptime.0,
         troubles: troubles(state, &facts),
-        degraded: facts.degraded,
+        degraded: facts.degraded.is_some(),
         name: facts.name,
     }
 }
@@ -67,11 +67,13 @@ fn count(n: usize) -> u32 {
 fn troubles(state: &State, facts: &NodeFacts) -> Vec<String> {
     let d = &state.durable;
     let mut all = facts.troubles.clone();
-    if facts.degraded {
-        all.push(
+    match &facts.degraded {
+        None => {}
+        Some(Degraded::DiskFull) => all.push(
             "the disk of the ledger is full, or nearly so: nothing new is granted until there is space on it"
                 .into(),
-        );
+        ),
+        Some(Degraded::Misplaced(what)) => all.push(what.to_string()),
     }
     if d.node().kind == PoolKind::Local && d.node().reserved_cores.is_empty() {
         all.push(

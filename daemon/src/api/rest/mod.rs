@@ -185,7 +185,7 @@ async fn events(State(ctx): Shared, query: Result<Query<EventsQuery>, QueryRejec
 /// 200 while the controller answers. `grants` says whether anything new can be granted.
 async fn healthz(State(ctx): Shared) -> Answer {
     let draining = ctx.read(&onlooker(), |s, _| s.durable.draining()).await?;
-    let grants = !draining && !ctx.degraded() && !ctx.stop.is_cancelled();
+    let grants = !draining && ctx.degraded().is_none() && !ctx.stop.is_cancelled();
     Ok(Json(json!({ "status": "serving", "grants": grants })))
 }
 

@@ -17,7 +17,7 @@ pub(super) async fn follow(ctx: Arc<Context>, reporter: HealthReporter) {
     }
     let mut degraded = ctx.handle.degraded();
     loop {
-        let grants = if *degraded.borrow_and_update() {
+        let grants = if degraded.borrow_and_update().is_some() {
             ServingStatus::NotServing
         } else {
             ServingStatus::Serving
