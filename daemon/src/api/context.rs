@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use evenkeel_core::command::Caller;
 use evenkeel_core::grant::{Ask, Vector};
 use evenkeel_core::id::Name;
@@ -29,6 +29,8 @@ pub(super) struct Context {
     pub(super) budget: Budget,
     /// The hardware as it was when somebody last looked: it changes rarely, and a look costs the controller.
     node: ArcSwap<Node>,
+    /// Why new clients do not find the socket; none: they do.
+    pub(super) astray: ArcSwapOption<String>,
     pub(super) started: Instant,
     /// Set when the daemon stops.
     pub(super) stop: CancellationToken,
@@ -48,6 +50,7 @@ impl Context {
             config,
             budget: Budget::default(),
             node: ArcSwap::from_pointee(node),
+            astray: ArcSwapOption::empty(),
             started: Instant::now(),
             stop,
             tasks: TaskTracker::new(),
@@ -138,6 +141,13 @@ impl Context {
     /// Time since the start.
     pub(super) fn uptime(&self) -> Millis {
         Millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// What is wrong, as far as the state does not say it.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        let mut all = (self.config.troubles)();
+        all.extend(self.astray.load().as_deref().cloned());
+        all
     }
 
     /// Why the ledger refuses grants; none: it does not.

@@ -7,7 +7,7 @@ use evenkeeld::api::{Api, Config, Connections, ServeError};
 use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::kit::{Rig, Who, acquire, next, reference, unenforced, why};
+use super::kit::{Rig, Who, acquire, next, reference, unenforced, until, why};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_comes_in_time_and_leases_stay() {
@@ -35,7 +35,7 @@ async fn the_end_comes_in_time_and_leases_stay() {
         ..unenforced(8)
     };
     let waiting = tokio::spawn(async move { bob.acquire_lease(patient).await });
-    super::kit::until("bob waits", async || {
+    until("bob waits", async || {
         let queued = rig
             .handle()
             .read(|s, _| s.durable.queue().count())
@@ -124,4 +124,57 @@ async fn a_reader_that_reads_nothing_does_not_stop_the_others() {
         assert_eq!(got.unwrap().into_inner().lease.unwrap().id, lease.id);
     }
     drop(deaf);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_socket_comes_back_and_anothers_is_left_alone_while_connections_live_on() {
+    let mut rig = Rig::synthetic().await;
+    let socket = rig.socket(Who::Alice);
+    let mut alice = rig.leases(Who::Alice).await;
+    let mut nodes = rig.nodes(Who::Alice).await;
+    let lease = acquire(&mut alice, unenforced(1)).await;
+    let frame = || pb::SessionRequest {
+        renew: vec![reference(&lease)],
+        ..Default::default()
+    };
+    let (say, frames) = tokio::sync::mpsc::channel(4);
+    let frames = tokio_stream::wrappers::ReceiverStream::new(frames);
+    let mut session = alice.session(frames).await.unwrap().into_inner();
+    let mut astray = async || {
+        let node = nodes.get_node(pb::GetNodeRequest {}).await.unwrap();
+        let troubles = node.into_inner().node.unwrap().troubles;
+        let socket = socket.to_str().unwrap();
+        troubles.into_iter().find(|told| told.contains(socket))
+    };
+
+    std::fs::remove_file(&socket).unwrap();
+    until("the socket is there again", async || {
+        tokio::net::UnixStream::connect(&socket).await.ok()
+    })
+    .await;
+    acquire(&mut rig.leases(Who::Alice).await, unenforced(1)).await;
+    assert_eq!(astray().await, None);
+
+    // Another daemon's, which nobody may take away.
+    let elsewhere = socket.with_extension("other");
+    let other = tokio::net::UnixListener::bind(&elsewhere).unwrap();
+    std::fs::rename(&elsewhere, &socket).unwrap();
+    let told = until("the trouble", async || astray().await).await;
+    assert!(told.contains("another file"), "{told}");
+    let came = tokio::join!(tokio::net::UnixStream::connect(&socket), other.accept());
+    assert!(came.0.is_ok() && came.1.is_ok(), "it is still the other's");
+
+    std::fs::remove_file(&socket).unwrap();
+    until("all is well", async || {
+        astray().await.is_none().then_some(())
+    })
+    .await;
+    acquire(&mut rig.leases(Who::Alice).await, unenforced(1)).await;
+    say.send(frame()).await.unwrap();
+    assert_eq!(next("a renewal", &mut session).await.renewals.len(), 1);
+
+    std::fs::write(&elsewhere, "precious").unwrap();
+    std::fs::rename(&elsewhere, &socket).unwrap();
+    rig.end().await;
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
 }

@@ -87,7 +87,7 @@ pub(in crate::api) async fn look(ctx: &Context, caller: &Caller) -> Result<pb::N
         name: ctx.config.node_name.clone(),
         uptime: ctx.uptime(),
         degraded: ctx.degraded(),
-        troubles: (ctx.config.troubles)(),
+        troubles: ctx.troubles(),
     };
     let sockets = ctx.config.gpu_sockets.clone();
     let who = caller.clone();

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::id::Name;
+use futures::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -29,9 +30,13 @@ use crate::handle::{Failure, Handle};
 use connection::{Dispatch, serve_grpc, serve_rest};
 pub use connections::Connections;
 use seats::{Seat, Seats, Who};
+use socket::Door;
 
 /// Between two tries when the kernel has no descriptor for a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How often it is looked whether the Unix socket is still found by its path.
+const SOCKET_CHECK: Duration = Duration::from_secs(1);
 
 /// Why the API does not listen.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +106,7 @@ impl Running {
 
 /// The listening sockets.
 struct Doors {
-    unix: UnixListener,
+    unix: Door,
     tcp: Option<(TcpListener, Name)>,
     rest: Option<TcpListener>,
 }
@@ -135,7 +140,7 @@ impl Api {
             ),
             ctx,
         });
-        let whole = tokio::spawn(serve(server, doors, socket.clone(), health));
+        let whole = tokio::spawn(serve(server, doors, health));
         Ok(Running {
             socket,
             tcp,
@@ -167,7 +172,7 @@ async fn bind(config: &Config) -> Result<Doors, ServeError> {
         Some(address) => Some(listen("listen.rest", address).await?),
     };
     // Last: once its path is there, clients come.
-    let unix = socket::bind(&config.socket, config.socket_mode).await?;
+    let unix = Door::bind(&config.socket, config.socket_mode).await?;
     Ok(Doors { unix, tcp, rest })
 }
 
@@ -178,7 +183,7 @@ struct Server {
     seats: Seats,
 }
 
-async fn serve(server: Arc<Server>, doors: Doors, socket: PathBuf, health: JoinHandle<()>) {
+async fn serve(server: Arc<Server>, doors: Doors, health: JoinHandle<()>) {
     let mut loops = tokio::task::JoinSet::new();
     loops.spawn(unix_loop(server.clone(), doors.unix));
     if let Some((listener, tenant)) = doors.tcp {
@@ -189,7 +194,6 @@ async fn serve(server: Arc<Server>, doors: Doors, socket: PathBuf, health: JoinH
     }
     // Each ends when the daemon stops.
     while loops.join_next().await.is_some() {}
-    socket::remove(&socket);
     let tasks = &server.ctx.tasks;
     tasks.close();
     if tokio::time::timeout(STOP_DEADLINE, tasks.wait())
@@ -223,11 +227,20 @@ where
     }
 }
 
-async fn unix_loop(server: Arc<Server>, listener: UnixListener) {
+async fn unix_loop(server: Arc<Server>, mut door: Door) {
     let stop = server.ctx.stop.clone();
-    while let Some((stream, _)) = next(&stop, || listener.accept()).await {
-        server.unix(stream);
+    let mut look = tokio::time::interval(SOCKET_CHECK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            accepted = next(&stop, || door.accept()) => match accepted {
+                Some(stream) => server.unix(stream),
+                None => break,
+            },
+            _ = look.tick() => server.look_at(&mut door),
+        }
     }
+    door.remove();
 }
 
 async fn tcp_loop(server: Arc<Server>, listener: TcpListener, tenant: Name) {
@@ -261,6 +274,26 @@ fn refused_connection(listener: &'static str) {
 }
 
 impl Server {
+    /// Whether clients still find the socket, and all that is told if they do not.
+    fn look_at(self: &Arc<Self>, door: &mut Door) {
+        let trouble = match door.mend() {
+            Ok(None) => None,
+            Ok(Some(before)) => {
+                tracing::warn!("somebody deleted the daemon's socket; it is there again");
+                while let Some(Ok(stream)) = before.accept().now_or_never() {
+                    self.unix(stream);
+                }
+                None
+            }
+            Err(astray) => Some(astray.to_string()),
+        };
+        let told = self.ctx.astray.swap(trouble.clone().map(Arc::new));
+        if let Some(trouble) = trouble.filter(|trouble| told.as_deref() != Some(trouble)) {
+            tracing::error!("ALARM: {trouble}");
+            metrics::counter!("evenkeel_alarms_total", "alarm" => "socket_astray").increment(1);
+        }
+    }
+
     fn unix(self: &Arc<Self>, stream: UnixStream) {
         let Ok(cred) = stream.peer_cred() else {
             return; // gone already
