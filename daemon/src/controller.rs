@@ -47,6 +47,9 @@ pub enum Fatal {
     /// Nobody knows whether the last change is on the disk.
     #[error("the last commit is in doubt")]
     InDoubt(#[source] CommitError),
+    /// What the state says is not what the ledger holds.
+    #[error("another program has written to the ledger")]
+    Foreign(#[source] CommitError),
     /// The ledger's content breaks an invariant.
     #[error(
         "the ledger breaks the invariant {invariant}: {detail}. Restore a backup from beside it, or ask for help; nothing was changed"
@@ -181,7 +184,7 @@ impl Controller {
     /// Runs until `stop`, then writes nothing more and closes the ledger. Revokes nothing.
     ///
     /// # Errors
-    /// When a commit is in doubt.
+    /// When a commit is in doubt, or the ledger is not its own any more.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), Fatal> {
         loop {
             match self.select(&stop).await {
@@ -311,11 +314,14 @@ impl Controller {
     ) -> Result<(), Fatal> {
         let alone = commands.len() == 1;
         match error {
-            CommitError::InDoubt { .. } => {
+            CommitError::InDoubt { .. } | CommitError::Foreign { .. } => {
                 // Neither yes nor no: whoever asks again after the start is told what is true.
                 let doubt = |reply: oneshot::Sender<_>| drop(reply.send(Err(Failure::InDoubt)));
                 replies.into_iter().for_each(doubt);
-                return Err(Fatal::InDoubt(error));
+                return Err(match error {
+                    CommitError::Foreign { .. } => Fatal::Foreign(error),
+                    _ => Fatal::InDoubt(error),
+                });
             }
             // The ballast is free now: what gives back fits in.
             CommitError::Full if self.degraded.is_none() || self.ballast => {

@@ -164,6 +164,17 @@ pub enum CommitError {
         /// What SQLite said.
         what: String,
     },
+    /// Another program has written to the ledger: what is remembered is not what is there. The batch is absent for
+    /// sure, but there is nothing to go on from: the process must exit, non-zero.
+    #[error(
+        "the number of a new event is taken ({what}), and only this daemon gives numbers: another program has written \
+         to the ledger. The change was not made; find that program (a second daemon whose lock was deleted, somebody \
+         with sqlite3), end it, and start the daemon again, which reads what is there"
+    )]
+    Foreign {
+        /// What SQLite said.
+        what: String,
+    },
     /// It may or may not be there. Only a new start can tell: the process must exit, non-zero, and say
     /// neither yes nor no.
     #[error(
@@ -176,9 +187,9 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// Whether the batch is absent for sure: undo it, and go on. Otherwise exit.
+    /// Whether the batch is absent for sure and the state is right without it: undo it, and go on. Otherwise exit.
     pub const fn is_absent(&self) -> bool {
-        !matches!(self, Self::InDoubt { .. })
+        !matches!(self, Self::InDoubt { .. } | Self::Foreign { .. })
     }
 }
 
@@ -207,6 +218,8 @@ pub(super) fn primary(error: &sqlx::Error) -> i32 {
         .map_or(0, |code| code & 0xff)
 }
 
+/// What SQLite says when the number of an event is taken already.
+pub(super) const EVENT_TAKEN: &str = "UNIQUE constraint failed: event.seq";
 /// `SQLITE_FULL`
 pub(super) const FULL: i32 = 13;
 /// `SQLITE_CONSTRAINT`

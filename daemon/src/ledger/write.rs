@@ -4,7 +4,8 @@
 //! once the connection was opened anew and the batch number was read back; any other error is *in doubt*, since
 //! SQLite may find the frames in its WAL after a restart; the process has to exit. After everything but a
 //! refusal by the schema the connection is dropped and opened anew: SQLite may have rolled back by itself, and
-//! a failed write may have left pages that the next one must not build on.
+//! a failed write may have left pages that the next one must not build on. An event whose number is taken means that
+//! another program writes to the ledger; the process has to exit then, too.
 //!
 //! **Cancelling.** A commit runs in a task of its own that holds the connection's lock. Dropping the future of
 //! [`Ledger::commit`] does not stop it; it runs to its end, and the next call waits for it.
@@ -21,7 +22,7 @@ use sqlx::{Arguments, AssertSqlSafe, Connection, Either, Executor, SqliteConnect
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::ballast::{Ballast, Space};
-use super::error::{CONSTRAINT, FULL, primary};
+use super::error::{CONSTRAINT, EVENT_TAKEN, FULL, primary};
 use super::fold::Batch;
 use super::open::connect;
 use super::place::{Misplaced, Places};
@@ -44,7 +45,7 @@ struct Writer {
     places: Places,
     batch: u64,
     next_event: u64,
-    /// A commit is in doubt: nothing more is written.
+    /// A commit is in doubt, or another program writes here: nothing more is written.
     doubt: Option<String>,
     /// One daemon per ledger, until this is dropped.
     _lock: Flock<File>,
@@ -241,7 +242,7 @@ async fn run(
 ) -> Result<(), CommitError> {
     let task = tokio::spawn(async move {
         let done = writer.transact(encoded, is_batch).await;
-        if let Err(CommitError::InDoubt { what }) = &done {
+        if let Err(CommitError::InDoubt { what } | CommitError::Foreign { what }) = &done {
             writer.doubt.get_or_insert_with(|| what.clone());
         }
         done
@@ -309,6 +310,10 @@ impl Writer {
             // The thread is gone, or sqlx gave up: nobody knows how far it came.
             self.conn = None;
             return Err(CommitError::InDoubt { what });
+        }
+        if code == CONSTRAINT && what.contains(EVENT_TAKEN) {
+            self.conn = None;
+            return Err(CommitError::Foreign { what });
         }
         if code == CONSTRAINT && !at_commit && self.roll_back().await {
             return Err(CommitError::Refused { constraint: what });

@@ -1,11 +1,12 @@
-//! A commit in doubt: the disk fails while it is synced, and nobody knows whether it is there. The daemon says neither
-//! yes nor no, ends, and its next life tells the truth.
+//! A commit in doubt: the disk fails while it is synced, and nobody knows whether it is there; or another program has
+//! written to the ledger. The daemon says neither yes nor no, ends, and its next life tells the truth.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use evenkeel_proto::v1 as pb;
+use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -131,6 +132,39 @@ fn a_commit_in_doubt_ends_the_daemon_and_the_next_start_tells_the_truth() {
         let there = live(&daemon).await;
         let there: BTreeSet<u64> = there.into_values().map(|l| l.id).collect();
         assert_eq!(there, ids, "nothing more, nothing less");
+    });
+    assert_eq!(daemon.stop().code(), Some(0), "{}", daemon.log());
+}
+
+#[test]
+fn a_ledger_that_somebody_else_writes_ends_the_daemon() {
+    let mut daemon = Daemon::new(|_| "[node]\npool = \"synthetic\"".into());
+    daemon.start(&[]);
+    let (first, second) = (request_id(), request_id());
+    let acknowledged = block_on(async {
+        let lease = acquire(&daemon, &first).await;
+        let url = format!("sqlite://{}/ledger.db", daemon.dir().display());
+        let mut other = SqliteConnection::connect(&url).await.unwrap();
+        let event = "INSERT INTO event (seq, batch, unix_ms, kind, json)
+                     SELECT max(seq) + 1, max(batch), 0, 'by_hand', '{}' FROM event";
+        other.execute(event).await.unwrap();
+        other.close().await.unwrap();
+        let refused = ask_in_vain(&daemon, std::slice::from_ref(&second)).await;
+        assert_eq!(refused[0].code(), Code::Unavailable, "{refused:?}");
+        lease
+    });
+    let status = daemon.wait();
+    let log = daemon.log();
+    assert_eq!(status.code(), Some(1), "{log}");
+    for part in ["ALARM", "another program has written to the ledger"] {
+        assert!(log.contains(part), "`{part}` is not in:\n{log}");
+    }
+    daemon.start(&[]);
+    block_on(async {
+        let there = live(&daemon).await;
+        assert_eq!(there.keys().collect::<Vec<_>>(), [&first]);
+        assert_eq!(there[&first].id, acknowledged.id);
+        assert_ne!(acquire(&daemon, &second).await.id, acknowledged.id);
     });
     assert_eq!(daemon.stop().code(), Some(0), "{}", daemon.log());
 }
