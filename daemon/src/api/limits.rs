@@ -21,8 +21,6 @@ pub const ACKNOWLEDGEMENTS_MAX: usize = 64;
 pub const INTERVALS_MAX: usize = 512;
 /// Steps of one report: a worker that finishes more between two frames does not step, it spins.
 pub const STEPS_MAX: usize = 64;
-/// Lanes of a worker on the wire.
-pub const LANES_MAX: u32 = 1_024;
 /// Reports and acknowledgements of one session that may wait for the controller; more are refused.
 pub const SESSION_PENDING_MAX: usize = 256;
 /// Answers of a stream that may wait for its reader. A reader slower than that is behind the times anyway.

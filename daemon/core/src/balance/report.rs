@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::id::{StageId, WorkerId};
 use crate::unit::Time;
 
-/// Most lanes of one worker: cores and GPU streams of a large node.
-pub const LANES_MAX: u32 = 4096;
+/// Most lanes of one worker, its helpers among them: cores and GPU streams of a large node. The wire's limit, too.
+pub const LANES_MAX: u32 = 1_024;
 /// Most busy intervals in one report: workers merge more than that.
 pub const BUSY_MAX: usize = 8192;
 /// Most steps in one report.

@@ -1,12 +1,12 @@
 //! What workers report and acknowledge.
-use evenkeel_core::balance::{AGE_MAX_US, Busy, Report, StepReport};
+use evenkeel_core::balance::{AGE_MAX_US, Busy, LANES_MAX, Report, StepReport};
 use evenkeel_core::command::{Caller, Command};
 use evenkeel_core::id::{Fence, Generation, LeaseId};
 use evenkeel_proto::v1 as pb;
 
 use super::vector::effective;
 use super::{Bad, or_default};
-use crate::api::limits::{INTERVALS_MAX, LANES_MAX, STEPS_MAX};
+use crate::api::limits::{INTERVALS_MAX, STEPS_MAX};
 
 fn lease_ref(w: Option<&pb::LeaseRef>) -> Result<(LeaseId, Fence), Bad> {
     w.map(|r| (LeaseId(r.lease_id), Fence(r.fence)))
@@ -191,6 +191,8 @@ mod tests {
             |w| (w.intervals[0].lane, w.intervals[0].units) = (1_024, 0.0),
             Some("intervals[0].lane"),
         );
+        check("all lanes", |w| w.lanes = LANES_MAX, None);
+        check("one more", |w| w.lanes = LANES_MAX + 1, Some("lanes"));
         check("lanes", |w| w.lanes = u32::MAX, Some("lanes"));
         check("step 0", |w| w.steps[0].n = 0, Some("steps[0].n"));
         check(

@@ -39,7 +39,14 @@ fn reports_that_cannot_be_true_are_refused() {
             lanes: 0,
             ..good.clone()
         },
-        "1 to 4096",
+        "1 to 1024",
+    );
+    refused(
+        Report {
+            lanes: LANES_MAX + 1,
+            ..good.clone()
+        },
+        "1 to 1024",
     );
     refused(with(busy(LANES_MAX, 10, 10, 0.0)), "too high");
     for units in [f64::NAN, f64::INFINITY, -1.0, 1e300] {
