@@ -87,9 +87,10 @@ impl From<StageSpec> for pb::StageSpec {
             processes: s.processes,
             min_cores: s.min_cores,
             max_cores: s.max_cores.unwrap_or(0),
+            // A most of 0 is no limit on the wire, of cores and of SMs; these are how a stage says that it wants none.
+            no_cores: s.no_cores || s.max_cores == Some(0),
             min_sms: s.min_sms,
             max_sms: s.max_sms.unwrap_or(0),
-            // A most of 0 is no limit on the wire; this is how a stage says that it wants none.
             no_gpu: s.no_gpu || s.max_sms == Some(0),
             memory_bytes: s.memory_bytes,
             batches: s.batches,
@@ -109,6 +110,7 @@ impl From<pb::StageSpec> for StageSpec {
             processes: w.processes.max(1),
             min_cores: w.min_cores,
             max_cores: Some(w.max_cores).filter(|n| *n > 0),
+            no_cores: w.no_cores,
             min_sms: w.min_sms,
             max_sms: Some(w.max_sms).filter(|n| *n > 0),
             no_gpu: w.no_gpu,

@@ -109,8 +109,10 @@ pub struct StageSpec {
     pub processes: u32,
     /// Least cores for the whole stage.
     pub min_cores: u32,
-    /// Most cores for the whole stage; none, or 0: no limit of its own (the wire cannot say "no cores").
+    /// Most cores for the whole stage; none: no limit of its own; 0: it gets no core, as `no_cores` says.
     pub max_cores: Option<u32>,
+    /// The stage gets no core: its hosts run in the shared set.
+    pub no_cores: bool,
     /// Least SMs on each GPU of the job.
     pub min_sms: u32,
     /// Most SMs on each GPU of the job; none: no limit of its own; 0: it does no GPU work, as `no_gpu` says.
@@ -139,6 +141,7 @@ impl StageSpec {
             processes: 1,
             min_cores: 0,
             max_cores: None,
+            no_cores: false,
             min_sms: 0,
             max_sms: None,
             no_gpu: false,

@@ -46,8 +46,8 @@ pub(crate) fn job(node: &Node, policy: DemoPolicy) -> JobSpec {
         } else {
             spec.min_sms = 2;
             spec.min_cores = hosts;
-            // A most of 0 is no limit; measured on no cores, they get none, since cores bring them nothing.
-            spec.max_cores = Some(hosts);
+            spec.max_cores = Some(hosts).filter(|n| *n > 0);
+            spec.no_cores = hosts == 0;
         }
         spec
     };

@@ -75,6 +75,8 @@ pub(crate) struct StageFile {
     cores: Option<u32>,
     min_cores: Option<u32>,
     max_cores: Option<u32>,
+    #[serde(default)]
+    no_cores: bool,
     #[serde(default, deserialize_with = "fields::maybe_share")]
     sms: Option<SmAsk>,
     #[serde(default, deserialize_with = "fields::maybe_share")]
@@ -262,7 +264,8 @@ impl StageFile {
         spec.workers = self.workers;
         spec.processes = self.processes;
         spec.min_cores = self.cores.or(self.min_cores).unwrap_or(0);
-        spec.max_cores = self.cores.or(self.max_cores);
+        spec.no_cores = self.is_without_cores();
+        spec.max_cores = self.cores.or(self.max_cores).filter(|_| !spec.no_cores);
         spec.no_gpu = self.is_without_gpu();
         spec.min_sms = count(self.sms.or(self.min_sms))?.unwrap_or(0);
         spec.max_sms = count(self.sms.or(self.max_sms))?.filter(|_| !spec.no_gpu);
@@ -277,6 +280,11 @@ impl StageFile {
     /// Whether it does no work on a GPU: `no_gpu = true`, or `sms = 0`, which says the same.
     pub(crate) fn is_without_gpu(&self) -> bool {
         self.no_gpu || self.max_sms == Some(SmAsk::Count(0)) || self.sms == Some(SmAsk::Count(0))
+    }
+
+    /// Whether it gets no core: `no_cores = true`, or `cores = 0`, which says the same.
+    pub(crate) fn is_without_cores(&self) -> bool {
+        self.no_cores || self.cores == Some(0) || self.max_cores == Some(0)
     }
 
     /// Zeros that would mean something else to the daemon, where 0 is "no limit", and amounts that contradict them.
@@ -295,9 +303,16 @@ impl StageFile {
                     .hint("Leave `memory` out, or give it SMs."),
             );
         }
-        if self.cores == Some(0) || self.max_cores == Some(0) {
-            return Err(wrong("no cores at all cannot be asked for")
-                .hint("Leave the key out: once measured, it gets cores only where they bring it something."));
+        let cores = [self.cores, self.min_cores, self.max_cores];
+        if self.is_without_cores() && cores.into_iter().flatten().any(|n| n > 0) {
+            return Err(
+                wrong("it gets no core (no_cores, or 0 cores), and asks for cores")
+                    .hint("Leave one of the two out."),
+            );
+        }
+        if self.is_without_cores() && self.is_without_gpu() {
+            return Err(wrong("it may have neither cores nor SMs")
+                .hint("Nothing runs on nothing: leave one of no_cores and no_gpu out."));
         }
         Ok(())
     }

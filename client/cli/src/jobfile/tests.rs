@@ -97,11 +97,41 @@ fn a_stage_without_gpu_work_says_so_in_one_of_two_ways() {
         ("sms = 0\nmemory = '1GiB'", "asks for GPU memory"),
         ("no_gpu = true\nsms = 4", "asks for SMs"),
         ("min_sms = 4\nmax_sms = 0", "asks for SMs"),
-        ("no_gpu = true\ncores = 0", "no cores at all"),
-        ("no_gpu = true\nmax_cores = 0", "no cores at all"),
+        ("no_gpu = true\ncores = 0", "neither cores nor SMs"),
+        ("sms = 0\nno_cores = true", "neither cores nor SMs"),
     ] {
         let failure = stage(keys).0.unwrap_err();
         assert!(failure.what.contains(expect), "{keys}: {failure}");
+    }
+}
+
+#[test]
+fn a_stage_without_cores_says_so_in_one_of_two_ways() {
+    let stage = |keys: &str| {
+        let text = format!("name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='other'\n{keys}\n");
+        JobFile::parse(&text, "j").unwrap().spec(Some(132))
+    };
+    for keys in [
+        "no_cores = true",
+        "cores = 0",
+        "max_cores = 0",
+        "min_cores = 0\nmax_cores = 0",
+    ] {
+        let stage = &stage(keys).unwrap().stages[0];
+        assert!(
+            stage.no_cores,
+            "{keys}: on the wire a most of 0 cores is no limit"
+        );
+        assert_eq!((stage.min_cores, stage.max_cores), (0, None), "{keys}");
+    }
+    assert!(!stage("").unwrap().stages[0].no_cores);
+    for keys in [
+        "no_cores = true\ncores = 4",
+        "no_cores = true\nmin_cores = 1",
+        "min_cores = 4\nmax_cores = 0",
+    ] {
+        let failure = stage(keys).unwrap_err();
+        assert!(failure.what.contains("asks for cores"), "{keys}: {failure}");
     }
 }
 

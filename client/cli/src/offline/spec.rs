@@ -112,6 +112,15 @@ fn stage(spec: &client::StageSpec) -> Result<StageSpec, Failure> {
     } else {
         range(&of, "sms", spec.min_sms, spec.max_sms)?
     };
+    let cores = if spec.no_cores || spec.max_cores == Some(0) {
+        if spec.min_cores > 0 || spec.max_cores.is_some_and(|n| n > 0) {
+            let why = "it says no_cores: leave min_cores and max_cores out";
+            return Err(bad(&of, why));
+        }
+        (0, 0)
+    } else {
+        range(&of, "cores", spec.min_cores, spec.max_cores)?
+    };
     Ok(StageSpec {
         name: name(&of, &spec.name)?,
         role: match spec.role {
@@ -123,7 +132,7 @@ fn stage(spec: &client::StageSpec) -> Result<StageSpec, Failure> {
         },
         workers: spec.workers,
         processes: spec.processes.max(1),
-        cores: range(&of, "cores", spec.min_cores, spec.max_cores)?,
+        cores,
         sms: (Sms(sms.0), Sms(sms.1)),
         memory: Bytes(spec.memory_bytes),
         batches: spec.batches.clone(),
@@ -133,7 +142,7 @@ fn stage(spec: &client::StageSpec) -> Result<StageSpec, Failure> {
     })
 }
 
-/// Least and most; as on the wire, a most of 0 is no limit.
+/// Least and most; none, or 0: no limit.
 fn range(of: &str, what: &str, least: u32, most: Option<u32>) -> Result<(u32, u32), Failure> {
     let most = most.filter(|n| *n > 0);
     for n in [Some(least), most].into_iter().flatten() {

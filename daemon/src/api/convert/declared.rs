@@ -49,6 +49,7 @@ fn stage_wire(s: &StageSpec) -> pb::StageSpec {
         processes: s.processes,
         min_cores: s.cores.0,
         max_cores: limit(s.cores.1),
+        no_cores: s.cores.1 == 0,
         min_sms: s.sms.0.0,
         max_sms: limit(s.sms.1.0),
         no_gpu: s.sms.1 == Sms(0),

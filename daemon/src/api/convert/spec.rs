@@ -155,16 +155,25 @@ fn stage(w: &pb::StageSpec) -> Result<StageSpec, Bad> {
     } else {
         range(("min_sms", w.min_sms), ("max_sms", w.max_sms), SMS_MAX)?
     };
+    let cores = if w.no_cores {
+        if w.min_cores != 0 || w.max_cores != 0 {
+            let why = "the stage has no_cores set: leave min_cores and max_cores out";
+            return Err(Bad::new("no_cores", why));
+        }
+        (0, 0)
+    } else {
+        range(
+            ("min_cores", w.min_cores),
+            ("max_cores", w.max_cores),
+            CORES_MAX,
+        )?
+    };
     Ok(StageSpec {
         name: name("name", &w.name)?,
         role: role(w.role)?,
         workers,
         processes: at_most("processes", or_default(w.processes, 1), PROCESSES_MAX)?,
-        cores: range(
-            ("min_cores", w.min_cores),
-            ("max_cores", w.max_cores),
-            CORES_MAX,
-        )?,
+        cores,
         sms: (Sms(sms.0), Sms(sms.1)),
         memory: Bytes(at_most("memory_bytes", w.memory_bytes, MEMORY_MAX)?),
         batches: w.batches.clone(),
@@ -348,6 +357,17 @@ mod tests {
             |w| w.stages[0].min_sms = 1,
             Some("stages[0].no_gpu"),
         );
+        check("no cores", |w| w.stages[1].no_cores = true, None);
+        check(
+            "no cores, but a least",
+            |w| (w.stages[1].no_cores, w.stages[1].min_cores) = (true, 1),
+            Some("stages[1].no_cores"),
+        );
+        check(
+            "no cores, but a most",
+            |w| (w.stages[1].no_cores, w.stages[1].max_cores) = (true, 1),
+            Some("stages[1].no_cores"),
+        );
         check(
             "batch 0",
             |w| w.stages[1].batches = vec![0],
@@ -404,6 +424,12 @@ mod tests {
         let parsed = spec(&job()).unwrap();
         assert_eq!(parsed.gpu_count, 1, "a stage needs a GPU");
         assert_eq!(parsed.stages[0].sms, (Sms(0), Sms(0)));
+        assert_eq!(spec(&spec_wire(&parsed)).unwrap(), parsed);
+        let mut hosted = job();
+        hosted.stages[1].no_cores = true;
+        let parsed = spec(&hosted).unwrap();
+        assert_eq!(parsed.stages[1].cores, (0, 0));
+        assert!(parsed.stages[0].cores.1 > 0, "0 on the wire is no limit");
         assert_eq!(spec(&spec_wire(&parsed)).unwrap(), parsed);
         let mut frozen = job();
         frozen.rebalance = rules(|r| {

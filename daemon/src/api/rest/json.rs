@@ -92,6 +92,7 @@ fn stage(s: &pb::StageSpec) -> Value {
         "processes": s.processes,
         "min_cores": s.min_cores,
         "max_cores": s.max_cores,
+        "no_cores": s.no_cores,
         "min_sms": s.min_sms,
         "max_sms": s.max_sms,
         "no_gpu": s.no_gpu,

@@ -35,7 +35,9 @@ pub(super) fn points(
     };
     let free = node.cores.len().saturating_sub(node.reserved_cores.len());
     let free = u32::try_from(free).unwrap_or(u32::MAX).max(1);
-    let cores = if bench.cores.is_empty() {
+    let cores = if stage.is_without_cores() {
+        vec![0] // as it will run, whatever its grid says
+    } else if bench.cores.is_empty() {
         doubling(free)
     } else {
         bench.cores.clone()
@@ -119,6 +121,12 @@ mod tests {
             "10 % and 13 are both 14"
         );
         assert_eq!(points.len(), 2 * 2 * 2);
+
+        let text = text.replace("role=", "no_cores=true\nrole=");
+        let file = JobFile::parse(&text, "j").unwrap();
+        let points = super::points(&file.stages[0], &Node::default(), Some(&gpu)).unwrap();
+        assert_eq!(points.len(), 2 * 2);
+        assert!(points.iter().all(|p| p.cores == 0), "{points:?}");
     }
 
     #[test]
