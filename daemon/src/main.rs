@@ -18,7 +18,8 @@ use anyhow::Context;
 use clap::Parser;
 use evenkeel_core::command::Command;
 use evenkeeld::api::{self, Api, Connections};
-use evenkeeld::backend::{Backend, cpu, cpu::CpuBackend, emulated::EmulatedBackend};
+use evenkeeld::backend::emulated::{EmulatedBackend, Started};
+use evenkeeld::backend::{Backend, cpu, cpu::CpuBackend};
 use evenkeeld::clock::Clock;
 use evenkeeld::config::Config;
 use evenkeeld::controller::{self, Controller};
@@ -108,6 +109,7 @@ fn start(config: Config) -> anyhow::Result<()> {
     let open_files = descriptors::raise();
     let connections = Connections::within(open_files);
     let mut found = discover(&config, &Sources::default())?;
+    let device = NewDevice(found.started.take());
     found.notes.extend(connections.shortfall(open_files));
     for note in &found.notes {
         tracing::warn!(note, "found on this machine");
@@ -125,7 +127,7 @@ fn start(config: Config) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let result = runtime.block_on(run(config, &clock, found, connections));
+    let result = runtime.block_on(run(config, &clock, found, device, connections));
     // A look at a device that hangs may still be under way; nobody waits for it.
     runtime.shutdown_background();
     result
@@ -135,6 +137,7 @@ async fn run(
     config: Config,
     clock: &Clock,
     found: Found,
+    device: NewDevice,
     connections: Connections,
 ) -> anyhow::Result<()> {
     // First of all: who stops a daemon that is still starting wants it to end in order, too.
@@ -159,24 +162,29 @@ async fn run(
     }
     let (commands, observed) = mpsc::channel(OBSERVATIONS_MAX);
     let troubles = reconcile::Troubles::default();
+    let backends = backends(&config, &found);
+    let pool = (found.node.clone(), found.unavailable.clone());
+    let period = Duration::from_millis(config.leases.reconcile_ms);
+    let config = api::Config {
+        connections,
+        ..api_config(&config, found, troubles.clone())
+    };
+    let forwarder = tokio::spawn(forward(handle.clone(), observed));
+    // Before anything looks at devices, and starts one again that a start which fails here has ended.
+    let api = Api { config, handle }.spawn(closing.clone()).await?;
     let reconciler = reconcile::spawn(
         reconcile::Service {
             targets,
             poke,
             commands,
-            troubles: troubles.clone(),
-            period: Duration::from_millis(config.leases.reconcile_ms),
+            troubles,
+            period,
             stop: stop.clone(),
         },
-        (found.node.clone(), found.unavailable.clone()),
-        backends(&config, &found),
+        pool,
+        backends,
     );
-    let forwarder = tokio::spawn(forward(handle.clone(), observed));
-    let config = api::Config {
-        connections,
-        ..api_config(&config, found, troubles)
-    };
-    let api = Api { config, handle }.spawn(closing.clone()).await?;
+    device.keep();
     tracing::info!(socket = %api.socket.display(), tcp = ?api.tcp, rest = ?api.rest, "ready");
 
     let ended = tokio::select! {
@@ -207,9 +215,27 @@ async fn run(
     Ok(ended.context("the controller panicked")??)
 }
 
-type Started = (Controller, Handle, watch::Receiver<Arc<reconcile::Targets>>);
+/// The emulated device, where this start has started it. It ends with a start that fails, as nothing uses it yet; a daemon
+/// that serves leaves it behind.
+struct NewDevice(Option<Started>);
 
-async fn open(config: &Config, clock: &Clock, poke: Arc<Notify>) -> anyhow::Result<Started> {
+impl NewDevice {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewDevice {
+    fn drop(&mut self) {
+        if let Some(device) = &self.0 {
+            device.end();
+        }
+    }
+}
+
+type Open = (Controller, Handle, watch::Receiver<Arc<reconcile::Targets>>);
+
+async fn open(config: &Config, clock: &Clock, poke: Arc<Notify>) -> anyhow::Result<Open> {
     let settings = ledger::Config {
         ballast_bytes: config.ledger.ballast_mib << 20,
         min_free_bytes: config.ledger.min_free_mib << 20,

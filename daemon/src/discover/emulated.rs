@@ -15,7 +15,10 @@ impl Scanner for Device {
     fn scan(&self, draft: &mut Draft) -> Result<(), String> {
         let settings = &self.0.gpu.emulated;
         let dir = match ensure_served(settings) {
-            Ok(dir) => dir,
+            Ok(served) => {
+                draft.started = served.started;
+                served.dir
+            }
             Err(error) => {
                 draft.notes.push(chain(&error));
                 settings.dir.clone()

@@ -20,7 +20,7 @@ use evenkeel_core::node::{Core, Gpu, Node, PoolKind, Unavailable};
 use evenkeel_core::unit::{Bytes, Sms};
 use serde::Serialize;
 
-use crate::backend::emulated::Emulated;
+use crate::backend::emulated::{Emulated, Started};
 use crate::config::{Config, GpuSource, Reserve, Smt};
 
 /// With fewer cores than this none is reserved: one of two would be half of the machine.
@@ -38,6 +38,9 @@ pub struct Found {
     /// The emulated GPUs among them, for their backend.
     #[serde(skip)]
     pub emulated: Vec<Emulated>,
+    /// Their device, where it was started for this.
+    #[serde(skip)]
+    pub started: Option<Started>,
 }
 
 /// Why there is no pool.
@@ -85,6 +88,7 @@ struct Draft {
     gpus: Vec<Gpu>,
     unavailable: Unavailable,
     emulated: Vec<Emulated>,
+    started: Option<Started>,
     notes: Vec<String>,
 }
 
@@ -153,6 +157,7 @@ fn finish(config: &Config, draft: Draft) -> Found {
         unavailable: draft.unavailable,
         notes,
         emulated: draft.emulated,
+        started: draft.started,
     }
 }
 

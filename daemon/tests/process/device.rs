@@ -143,3 +143,23 @@ fn a_device_that_somebody_else_starts_is_left_alone() {
     assert_eq!(daemon.stop().code(), Some(0), "{}", daemon.log());
     assert!(!daemon.log().contains("EMULATED GPU"), "{}", daemon.log());
 }
+
+#[test]
+fn a_start_that_cannot_listen_ends_the_device_that_it_started_and_no_other() {
+    let mut daemon = Daemon::new(tables);
+    let device = Device(daemon.dir().join("gpu"));
+    std::fs::write(daemon.socket(), "in the way").unwrap();
+    assert_eq!(daemon.start_in_vain().code(), Some(1));
+    let log = daemon.log();
+    assert!(log.contains("started an EMULATED GPU"), "{log}");
+    assert!(log.contains("cannot listen at"), "{log}");
+    assert_eq!(device.pid(), None, "it went with the daemon");
+
+    std::fs::remove_file(daemon.socket()).unwrap();
+    daemon.start(&[]);
+    let pid = device.pid().expect("the daemon has started it");
+    assert_eq!(daemon.stop().code(), Some(0), "{}", daemon.log());
+    std::fs::write(daemon.socket(), "in the way").unwrap();
+    assert_eq!(daemon.start_in_vain().code(), Some(1));
+    assert_eq!(device.pid(), Some(pid), "it was there before this start");
+}

@@ -44,7 +44,7 @@ impl Daemon {
         self.folder.path()
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir().join("evenkeeld.sock")
     }
 
@@ -55,13 +55,29 @@ impl Daemon {
 
     /// Starts it (again) and waits until it answers.
     pub(crate) fn start(&mut self, variables: &[(&str, &Path)]) {
+        let mut child = self.spawn(variables);
+        until("the daemon answers", || {
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended: {ended:?}\n{}", self.log());
+            std::os::unix::net::UnixStream::connect(self.socket()).ok()
+        });
+        self.child = Some(child);
+    }
+
+    /// Starts it (again) in vain.
+    pub(crate) fn start_in_vain(&mut self) -> ExitStatus {
+        self.child = Some(self.spawn(&[]));
+        self.wait()
+    }
+
+    fn spawn(&self, variables: &[(&str, &Path)]) -> Child {
         let mut open = std::fs::OpenOptions::new();
         let log = open
             .create(true)
             .append(true)
             .open(self.dir().join("daemon.log"))
             .unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeeld"))
+        Command::new(env!("CARGO_BIN_EXE_evenkeeld"))
             .arg("--config")
             .arg(self.dir().join("evenkeeld.toml"))
             .envs(variables.iter().copied())
@@ -69,13 +85,7 @@ impl Daemon {
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
-            .unwrap();
-        until("the daemon answers", || {
-            let ended = child.try_wait().unwrap();
-            assert!(ended.is_none(), "it ended: {ended:?}\n{}", self.log());
-            std::os::unix::net::UnixStream::connect(self.socket()).ok()
-        });
-        self.child = Some(child);
+            .unwrap()
     }
 
     /// Waits until it has ended by itself.

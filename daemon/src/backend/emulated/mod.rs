@@ -26,7 +26,7 @@ use crate::config::EmulatedConfig;
 use crate::reconcile::Targets;
 pub use link::{Link, LinkError};
 use revive::Revival;
-pub use start::{StartError, ensure_served};
+pub use start::{Served, StartError, Started, ensure_served};
 
 /// A context without a lease counts only when it has been there for so long: a worker that is just attaching looks
 /// like one until the targets name it.

@@ -1,5 +1,6 @@
 //! Starts the device process if nobody serves its directory: at the daemon's start, and when it died. It has a session
-//! of its own and outlives the daemon: the contexts of workers must not end when the daemon does.
+//! of its own and outlives the daemon: the contexts of workers must not end when the daemon does. Only a start that fails
+//! takes the device with it that it has started.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -7,9 +8,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use evenkeel_gpu::socket_path;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 
 use super::Link;
 use crate::config::EmulatedConfig;
@@ -19,7 +24,9 @@ use crate::proc_tree::LEASE_MARK;
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// When ours has ended because another one has the directory, that one is ready as soon.
 const OTHER_WITHIN: Duration = Duration::from_secs(1);
-/// Between two looks whether it is.
+/// A device that is told to end does so at once; after this it is killed.
+const END_WITHIN: Duration = Duration::from_secs(2);
+/// Between two looks whether it is ready, or has ended.
 const READY_POLL: Duration = Duration::from_millis(10);
 /// The program that is looked for beside the daemon.
 const PROGRAM: &str = "evenkeel-gpu";
@@ -57,11 +64,77 @@ pub enum StartError {
     },
 }
 
-/// Makes sure that somebody serves the directory, if that is wanted; returns the directory as an absolute path.
+/// A served directory.
+#[derive(Debug)]
+pub struct Served {
+    /// As an absolute path.
+    pub dir: PathBuf,
+    /// The device, where this call has started it.
+    pub started: Option<Started>,
+}
+
+/// A device that this process has started. It goes on when this is dropped.
+#[derive(Clone, Debug)]
+pub struct Started(Arc<Mutex<Child>>);
+
+impl PartialEq for Started {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Started {}
+
+impl Started {
+    /// Of a child, whose exit status is collected when it ends: nobody else would.
+    fn new(child: Child) -> Self {
+        let pid = pid(&child);
+        let device = Self(Arc::new(Mutex::new(child)));
+        let ended = device.clone();
+        let reaper = std::thread::Builder::new().name("gpu-reaper".into());
+        let _ = reaper.spawn(move || {
+            // Waits without the lock, which whoever ends it needs, and collects with it.
+            let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+            let _ = ended.child().wait();
+        });
+        device
+    }
+
+    /// Ends it, and waits until it has ended. Contexts on it end with it.
+    pub fn end(&self) {
+        // While this is held nobody collects its exit status, so the pid is its own.
+        let mut child = self.child();
+        let is_gone = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
+        if is_gone(&mut child) {
+            return;
+        }
+        tracing::info!(pid = child.id(), "ending the EMULATED GPU that was started");
+        let _ = kill(pid(&child), Signal::SIGTERM);
+        let deadline = Instant::now() + END_WITHIN;
+        while !is_gone(&mut child) {
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                return;
+            }
+            std::thread::sleep(READY_POLL);
+        }
+    }
+
+    fn child(&self) -> std::sync::MutexGuard<'_, Child> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed())
+}
+
+/// Makes sure that somebody serves the directory, if that is wanted.
 ///
 /// # Errors
 /// When the device cannot be started, or is not ready in time.
-pub fn ensure_served(config: &EmulatedConfig) -> Result<PathBuf, StartError> {
+pub fn ensure_served(config: &EmulatedConfig) -> Result<Served, StartError> {
     let at = |what, path: &Path| {
         let path = path.to_owned();
         move |source| StartError::Path { what, path, source }
@@ -69,7 +142,7 @@ pub fn ensure_served(config: &EmulatedConfig) -> Result<PathBuf, StartError> {
     let dir = std::path::absolute(&config.dir).map_err(at("find", &config.dir))?;
     let first = socket_path(&dir, 0);
     if !config.start || Link::new(first.clone()).look().is_ok() {
-        return Ok(dir);
+        return Ok(Served { dir, started: None });
     }
     let mode = if config.multiuser { 0o755 } else { 0o700 };
     let mut builder = DirBuilder::new();
@@ -90,11 +163,9 @@ pub fn ensure_served(config: &EmulatedConfig) -> Result<PathBuf, StartError> {
         .map_err(|source| StartError::Spawn { program, source })?;
     tracing::info!(pid = child.id(), dir = %dir.display(), model = %config.model, "started an EMULATED GPU");
     let ready = await_ready(&first, &mut child);
-    // Nobody else collects its exit status, should it end before the daemon.
-    let reaper = std::thread::Builder::new().name("gpu-reaper".into());
-    let _ = reaper.spawn(move || child.wait());
+    let started = Some(Started::new(child));
     match ready {
-        Ok(()) => Ok(dir),
+        Ok(()) => Ok(Served { dir, started }),
         Err(why) => Err(StartError::NotReady { dir, log, why }),
     }
 }
