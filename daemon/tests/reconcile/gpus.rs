@@ -212,6 +212,9 @@ fn a_device_that_ends_is_unavailable_until_it_is_back() {
         Some(&Seen::default())
     );
 
+    // Its connections end before its lock on the directory does, which the next one needs.
+    let old = Pid::from_raw(device.pid);
+    until("its process is gone", || kill(old, None).err());
     ensure_served(&Device::config(device.dir.path())).unwrap();
     let pid = Admin::connect(&device.socket())
         .unwrap()
