@@ -7,6 +7,7 @@ mod fake;
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
+use evenkeel_proto::v1 as pb;
 use fake::Fake;
 use serde_json::Value;
 
@@ -265,6 +266,49 @@ fn stages_are_measured_stored_shown_exported_and_imported() {
     );
     let (_, message) = failure(&fake, &["calibrate", "show", "j/t"]);
     assert!(message.contains("Did you mean j/s?"), "{message}");
+}
+
+#[test]
+fn what_is_measured_again_replaces_what_was_measured_before() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let bench = BENCH.replace("\\\\", "\\");
+    text(&fake, &["calibrate", &calibratable(&dir, &bench)]);
+    let key = ("j/s".to_owned(), "none".to_owned());
+    let foreign = |cores, replicas| pb::ProfilePoint {
+        cores,
+        replicas,
+        batch: 1,
+        units_per_s: 5.0,
+        weight: 1.0,
+        ..Default::default()
+    };
+    // A point outside the grid, and one of two workers: neither is measured again, and both stay.
+    let kept = [foreign(8, 1), foreign(1, 2)];
+    let profile = |fake: &Fake| fake.world().profiles[&key].points.clone();
+    let mut world = fake.world();
+    world.profiles.get_mut(&key).unwrap().points.extend(kept);
+    drop(world);
+
+    // A benchmark that is broken by now replaces nothing.
+    let before = profile(&fake);
+    let broken = calibratable(&dir, "exit 1");
+    let output = evenkeel(&fake, &["calibrate", &broken, "--again"]);
+    assert!(!output.status.success());
+    assert!(said(&output).1.contains("nothing of it is stored"));
+    assert_eq!(profile(&fake), before);
+
+    let faster = calibratable(&dir, &bench.replace("}00", "}50"));
+    text(&fake, &["calibrate", &faster, "--again", "--repeats", "2"]);
+    let points = profile(&fake);
+    let of = |cores| {
+        let own = |p: &&pb::ProfilePoint| p.cores == cores && p.replicas == 1;
+        let rates = points.iter().filter(own).map(|p| p.units_per_s);
+        rates.collect::<Vec<_>>()
+    };
+    assert_eq!(of(1), [150.0, 150.0], "repeats of one run stand together");
+    assert_eq!((of(2), of(3)), (vec![250.0, 250.0], vec![0.0, 0.0]));
+    assert!(kept.iter().all(|k| points.contains(k)), "{points:?}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The grid of a job's stages, trial by trial.
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
-use evenkeel_client::{Client, Gpu, Node, ProfileKey};
+use evenkeel_client::{Client, Gpu, Node, ProfileKey, ProfilePoint};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -24,7 +25,7 @@ pub(super) struct MeasureArgs {
     /// Only this stage
     #[arg(long)]
     stage: Option<String>,
-    /// Also what was measured before
+    /// Also what was measured before; a point's new measurements replace its old ones
     #[arg(long)]
     again: bool,
     /// How often each point is measured
@@ -55,6 +56,8 @@ struct Work<'a> {
     bench: &'a BenchFile,
     key: ProfileKey,
     todo: Vec<Point>,
+    /// Points whose older measurements go when the first new one comes.
+    outdated: BTreeSet<Point>,
     /// Whether any trial of the stage, now or earlier, did work.
     works: bool,
     summary: StageSummary,
@@ -134,10 +137,13 @@ async fn plan<'a>(
         other => other.doing("see what was measured before")?.points,
     };
     // A profile in which nothing ever worked is that of a benchmark that could not run: it is tried again.
-    let works = known.iter().any(|k| k.units_per_s > 0.0);
-    if works && !args.again {
-        todo.retain(|point| !known.iter().any(|k| point.is_of(k)));
+    // With --again it may be broken by now, too: nothing old is replaced before something new has worked.
+    let works = !args.again && known.iter().any(|k| k.units_per_s > 0.0);
+    let is_known = |point: &Point| known.iter().any(|k| point.is_of(k));
+    if works {
+        todo.retain(|point| !is_known(point));
     }
+    let outdated = todo.iter().copied().filter(is_known).collect();
     let summary = StageSummary {
         stage: key.stage.clone(),
         gpu: key.gpu.clone(),
@@ -153,9 +159,32 @@ async fn plan<'a>(
         bench,
         key,
         todo,
+        outdated,
         works,
         summary,
     })
+}
+
+/// Stores a trial: beside what is known of its point, or in the place of it where that is outdated.
+async fn store(
+    client: &Client,
+    key: &ProfileKey,
+    outdated: &mut BTreeSet<Point>,
+    point: Point,
+    result: ProfilePoint,
+) -> Result<(), evenkeel_client::Error> {
+    if !outdated.contains(&point) {
+        client.report_trial(key.clone(), result).await?;
+        return Ok(());
+    }
+    // As it is now: other points may have come since this run began.
+    let mut profile = client.export_profile(key.clone()).await?;
+    let is_old = |p: &ProfilePoint| point.is_of(p) && p.replicas == result.replicas;
+    profile.points.retain(|p| !is_old(p));
+    profile.points.push(result);
+    client.import_profile(profile).await?;
+    outdated.remove(&point);
+    Ok(())
 }
 
 fn gpu_of<'n>(file: &JobFile, node: &'n Node) -> Option<&'n Gpu> {
@@ -191,12 +220,12 @@ async fn measure(
                 work.summary.measured += 1;
                 say(format!("{} units/s", show_rate(result.units_per_s)));
                 work.works |= result.units_per_s > 0.0;
-                untold.push((name, result));
+                untold.push((name, point, result));
             }
             Outcome::DoesNotFit(result, why) => {
                 work.summary.does_not_fit += 1;
                 say(format!("does not fit: {why}"));
-                untold.push((name, result));
+                untold.push((name, point, result));
             }
             Outcome::Skipped(why) => {
                 work.summary.skipped += 1;
@@ -210,8 +239,8 @@ async fn measure(
             }
         }
         if work.works {
-            for (name, result) in untold.drain(..) {
-                let stored = client.report_trial(work.key.clone(), result).await;
+            for (name, point, result) in untold.drain(..) {
+                let stored = store(client, &work.key, &mut work.outdated, point, result).await;
                 stored.doing(format_args!("store the trial {name}"))?;
             }
         }
