@@ -188,9 +188,15 @@ pub struct View {
 }
 
 impl View {
-    /// Which stages have kept windows from closing for a while, in a sentence for a person; none if none has.
-    pub fn silence(&self, spec: &JobSpec, now: Time) -> Option<String> {
-        silent::sentence(&self.silent, &spec.stages, now)
+    /// Which stages have kept windows from closing for a while, in a sentence for a person; none if none has. `is_manned`
+    /// says of which stages a worker is there.
+    pub fn silence(
+        &self,
+        spec: &JobSpec,
+        is_manned: impl Fn(StageId) -> bool,
+        now: Time,
+    ) -> Option<String> {
+        silent::sentence(&self.silent, &spec.stages, is_manned, now)
     }
 }
 

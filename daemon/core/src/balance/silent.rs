@@ -55,8 +55,14 @@ impl Silent {
     }
 }
 
-/// A sentence about those that have been silent for a while; none if nobody has.
-pub(super) fn sentence(silent: &[Silent], stages: &[StageSpec], now: Time) -> Option<String> {
+/// A sentence about those that have been silent for a while; none if nobody has. A stage that nobody works for is not to
+/// blame for its silence: `is_manned` says whether a worker of it has a lease.
+pub(super) fn sentence(
+    silent: &[Silent],
+    stages: &[StageSpec],
+    is_manned: impl Fn(StageId) -> bool,
+    now: Time,
+) -> Option<String> {
     let long = silent
         .iter()
         .filter(|s| now.since(s.waited_for) >= SILENT_AFTER)
@@ -73,7 +79,13 @@ pub(super) fn sentence(silent: &[Silent], stages: &[StageSpec], now: Time) -> Op
         // Whole seconds: who reads it has no use for more.
         format!("{who} has {what} for {} s", now.since(s.since).0 / 1000)
     };
-    let all: Vec<String> = long.map(of).collect();
+    let (manned, empty): (Vec<_>, Vec<_>) = long.partition(|(s, _)| is_manned(s.stage));
+    let empty = empty.iter().map(|(_, stage)| stage.name.as_str());
+    let empty: Vec<&str> = empty.collect();
+    let mut all: Vec<String> = manned.into_iter().map(of).collect();
+    if !empty.is_empty() {
+        all.push(format!("no worker of {} is attached", empty.join(" or ")));
+    }
     (!all.is_empty()).then(|| {
         format!(
             "Nothing is measured, so nothing can move: {}.",

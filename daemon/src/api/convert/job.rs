@@ -1,6 +1,7 @@
 //! Jobs for the wire: declaration, plan, balance, leases.
 use evenkeel_core::balance::{SMOOTH, View};
 use evenkeel_core::grant::Ask;
+use evenkeel_core::id::StageId;
 use evenkeel_core::job::{Job, JobPhase};
 use evenkeel_core::lease::Lease;
 use evenkeel_core::step::State;
@@ -105,8 +106,16 @@ fn balance(j: &Job, view: &View, moving: bool, now: Time) -> pb::Balance {
             .map(|r| r.detail.clone())
             .unwrap_or_default(),
         state: state_of(j, view, moving).into(),
-        waits_for: view.silence(&j.spec, now).unwrap_or_default(),
+        waits_for: view
+            .silence(&j.spec, |stage| is_manned(j, stage), now)
+            .unwrap_or_default(),
     }
+}
+
+/// Whether a worker of a stage has a lease.
+fn is_manned(j: &Job, stage: StageId) -> bool {
+    let slots = j.slots.get(usize::from(stage.0)).into_iter().flatten();
+    slots.into_iter().any(|slot| slot.lease.is_some())
 }
 
 fn state_of(j: &Job, view: &View, moving: bool) -> &'static str {

@@ -280,7 +280,7 @@ fn a_silent_stage_is_named_with_its_worker_and_since_when() {
     let plan = planned(100.0);
     let c = ctx(&spec, &plan);
     let mut watch = Watch::new(&spec, Time(1_000));
-    let says = |watch: &Watch, at: u64| watch.view().silence(&spec, Time(at));
+    let says = |watch: &Watch, at: u64| watch.view().silence(&spec, |_| true, Time(at));
     let names = |watch: &Watch, at: u64| {
         let said = says(watch, at).unwrap_or_default();
         let start = "Nothing is measured, so nothing can move: ";
@@ -290,6 +290,18 @@ fn a_silent_stage_is_named_with_its_worker_and_since_when() {
     assert_eq!(
         names(&watch, 11_000),
         "sim has reported no work for 10 s; gen has reported no work for 10 s; train has reported no work for 10 s."
+    );
+    let nobody = watch.view().silence(&spec, |_| false, Time(11_000));
+    assert!(
+        nobody
+            .unwrap_or_default()
+            .ends_with(": no worker of sim or gen or train is attached.")
+    );
+    let without_training = watch.view().silence(&spec, |s| s.0 < 2, Time(11_000));
+    assert_eq!(
+        without_training.unwrap_or_default(),
+        "Nothing is measured, so nothing can move: sim has reported no work for 10 s; gen has reported no work for \
+         10 s; no worker of train is attached."
     );
 
     let hear = |watch: &mut Watch, at: u64, reports: &[Report]| {
