@@ -273,8 +273,8 @@ impl core::fmt::Display for Resource {
 pub enum Rejection {
     /// It does not fit now.
     #[error(
-        "{} more {resource} are needed than are free ({} asked, {} free){}",
-        Amount(*.resource, *.short_by), Amount(*.resource, *.asked), Amount(*.resource, *.free), Held(.holder)
+        "{} needed than {} free ({} asked, {} free){}", More(*.resource, *.short_by),
+        More(*.resource, *.short_by).verb(), Amount(*.resource, *.asked), Amount(*.resource, *.free), Held(.holder)
     )]
     Short {
         /// What is short.
@@ -290,7 +290,7 @@ pub enum Rejection {
     },
     /// It can never fit on this node.
     #[error(
-        "{}{resource} were asked and this node has {} to lease: it can never fit",
+        "{} asked and this node has {} to lease: it can never fit",
         Asked(*.resource, *.asked), Amount(*.resource, *.has)
     )]
     Never {
@@ -369,7 +369,7 @@ pub enum Rejection {
     #[error("a live job named {0} exists; cancel it or choose another name")]
     NameTaken(Name),
     /// The job waits for room itself.
-    #[error("job {0} waits for room; its workers can wait too (wait_ms)")]
+    #[error("job {0} waits for room; its workers can wait with it, if they say for how long")]
     JobQueued(Name),
     /// Only admins may.
     #[error("only an admin of this node may do that")]
@@ -390,7 +390,7 @@ impl core::fmt::Display for Amount {
     }
 }
 
-/// Prints an amount in front of what it is of: `9 `, `100 GiB of `.
+/// Prints what was asked: `9 cores were`, `1 core was`, `100 GiB of memory of gpu 0 were`.
 struct Asked(Resource, u64);
 impl core::fmt::Display for Asked {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -398,7 +398,47 @@ impl core::fmt::Display for Asked {
             Resource::Memory(_) => "of ",
             _ => "",
         };
-        write!(f, "{} {of}", Amount(self.0, self.1))
+        let verb = if self.1 == 1 { "was" } else { "were" };
+        write!(
+            f,
+            "{} {of}{} {verb}",
+            Amount(self.0, self.1),
+            Counted(self.0, self.1)
+        )
+    }
+}
+
+/// Prints what is missing: `9 more cores are`, `1 more core is`, `2 GiB more memory of gpu 0 is`.
+struct More(Resource, u64);
+impl More {
+    const fn verb(&self) -> &'static str {
+        match (self.0, self.1) {
+            (Resource::Memory(_), _) | (_, 1) => "is",
+            _ => "are",
+        }
+    }
+}
+impl core::fmt::Display for More {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (amount, what) = (Amount(self.0, self.1), Counted(self.0, self.1));
+        write!(f, "{amount} more {what} {}", self.verb())
+    }
+}
+
+/// Prints a resource of which there are so many.
+struct Counted(Resource, u64);
+impl core::fmt::Display for Counted {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if self.1 != 1 {
+            return self.0.fmt(f);
+        }
+        match self.0 {
+            Resource::Cores => f.write_str("core"),
+            Resource::Sms(Some(g)) => write!(f, "SM of {g}"),
+            Resource::Sms(None) => f.write_str("SM of any GPU"),
+            Resource::Gpus => f.write_str("GPU"),
+            memory @ Resource::Memory(_) => memory.fmt(f),
+        }
     }
 }
 
@@ -458,7 +498,7 @@ mod tests {
         for (rejection, expect) in [
             (
                 short(Resource::Memory(Some(GpuId(1)))),
-                "98.5 GiB more memory of gpu 1 are needed than are free (100 GiB asked, 1536 MiB free); held by lease 1 of alice (78.5 GiB)",
+                "98.5 GiB more memory of gpu 1 is needed than is free (100 GiB asked, 1536 MiB free); held by lease 1 of alice (78.5 GiB)",
             ),
             (
                 never(Resource::Memory(None), asked.0, has.0),
@@ -467,6 +507,20 @@ mod tests {
             (
                 never(Resource::Sms(Some(GpuId(0))), 133, 132),
                 "133 SMs of gpu 0 were asked and this node has 132 to lease: it can never fit",
+            ),
+            (
+                never(Resource::Gpus, 1, 0),
+                "1 GPU was asked and this node has 0 to lease: it can never fit",
+            ),
+            (
+                Rejection::Short {
+                    resource: Resource::Cores,
+                    asked: 1,
+                    free: 0,
+                    short_by: 1,
+                    holder: None,
+                },
+                "1 more core is needed than is free (1 asked, 0 free)",
             ),
         ] {
             assert_eq!(rejection.to_string(), expect);

@@ -23,7 +23,7 @@ fn a_job_that_waits_is_an_earlier_entry_of_the_queue() {
     assert_eq!(events, [""; 0]);
     assert_eq!(
         refusal(answer),
-        "1 more cores are needed than are free (1 asked, 0 free); held by the queue: job 1 waits for them first"
+        "1 more core is needed than is free (1 asked, 0 free); held by the queue: job 1 waits for them first"
     );
     assert_eq!(s.acquire("alice", cores(2), waiting).0, ["lease 2 waits"]);
     assert_eq!(s.acquire("alice", cores(1), waiting).0, ["lease 3 waits"]);
@@ -162,7 +162,7 @@ fn a_gpu_that_is_only_looked_at_is_leased_to_no_job() {
     );
     assert_eq!(
         refusal(s.submit("alice", on_gpu("named", 1, 10)).1),
-        "1 GPUs were asked and this node has 0 to lease: it can never fit"
+        "1 GPU was asked and this node has 0 to lease: it can never fit"
     );
     let _ = s.submit("alice", any("first", 1));
     assert_eq!(s.job(1).plan.as_ref().unwrap().gpus, [GpuId(0)]);

@@ -70,13 +70,17 @@ fn pick_cores(d: &Durable, n: u32, near: Option<u16>) -> Option<crate::cpuset::C
     Some(free.take(n))
 }
 
+/// Who holds the most cores.
+fn biggest_on_cores(d: &Durable) -> Option<String> {
+    let owners = d.pool().core_owners();
+    let (owner, n) = owners.first()?;
+    let cores = if *n == 1 { "core" } else { "cores" };
+    Some(format!("{} ({n} {cores})", owner_name(d, *owner)))
+}
+
 fn short_of_cores(d: &Durable, asked: u32) -> Rejection {
     let free = d.pool().free_cores().len();
-    let holder = d
-        .pool()
-        .core_owners()
-        .first()
-        .map(|(o, n)| format!("{} ({n} cores)", owner_name(d, *o)));
+    let holder = biggest_on_cores(d);
     Rejection::Short {
         resource: Resource::Cores,
         asked: asked.into(),
@@ -321,7 +325,7 @@ fn biggest_on_gpu(d: &Durable, gpu: Option<GpuId>, memory: bool) -> Option<Strin
     let amount = if memory {
         format!("{}", Bytes(n))
     } else {
-        format!("{n} SMs")
+        format!("{n} {}", if n == 1 { "SM" } else { "SMs" })
     };
     Some(format!("{} ({amount})", owner_name(d, owner)))
 }

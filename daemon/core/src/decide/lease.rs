@@ -326,8 +326,10 @@ fn find_member<'a>(d: &'a Durable, a: &Acquire, m: Member) -> Result<&'a StageSp
         .ok_or_else(|| Rejection::NotFound(m.stage.to_string()))?;
     if m.worker.0 >= stage.workers {
         let why = format!(
-            "stage {} has {} workers; indices start at 0",
-            stage.name, stage.workers
+            "stage {} has {} worker{}; indices start at 0",
+            stage.name,
+            stage.workers,
+            if stage.workers == 1 { "" } else { "s" }
         );
         return Err(Rejection::Invalid {
             field: "worker",

@@ -42,7 +42,7 @@ pub(in crate::api) fn acquire(
 ) -> Result<Asked, Bad> {
     let request = request_id(&w.request_id)?;
     if w.wait_ms > WAIT_MAX.0 {
-        let why = format!("{} is more than a day ({WAIT_MAX})", w.wait_ms);
+        let why = format!("{} is more than a day ({WAIT_MAX})", Millis(w.wait_ms));
         return Err(Bad::new("wait_ms", why));
     }
     let (ask, member) = match &w.member {
