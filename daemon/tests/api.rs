@@ -24,3 +24,5 @@ mod rest;
 mod serving;
 #[path = "api/session.rs"]
 mod session;
+#[path = "api/waiting.rs"]
+mod waiting;

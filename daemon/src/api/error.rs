@@ -177,6 +177,11 @@ fn redacted(rejection: Rejection, caller: &Caller) -> Rejection {
     }
 }
 
+/// A refusal in words, without what the caller may not know.
+pub(super) fn told(rejection: Rejection, caller: &Caller) -> String {
+    redacted(rejection, caller).to_string()
+}
+
 /// `lease 7 of bob (4 cores)` becomes `another tenant (4 cores)`. Tenants' names hold no spaces.
 fn redacted_holder(holder: String, caller: &Caller) -> String {
     if holder.starts_with("the queue: ") {

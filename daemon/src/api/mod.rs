@@ -22,6 +22,7 @@ mod past;
 mod rest;
 pub mod serve;
 mod session;
+mod waiting;
 mod whatif;
 
 pub use caller::Tenants;

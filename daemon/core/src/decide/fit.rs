@@ -4,6 +4,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::job::resource_of;
+use crate::allocate::Refusal;
 use crate::command::{Rejection, Resource};
 use crate::grant::{GpuAsk, GpuShare, SmAsk, Vector};
 use crate::id::GpuId;
@@ -76,6 +78,28 @@ fn biggest_on_cores(d: &Durable) -> Option<String> {
     let (owner, n) = owners.first()?;
     let cores = if *n == 1 { "core" } else { "cores" };
     Some(format!("{} ({n} {cores})", owner_name(d, *owner)))
+}
+
+/// What a job lacks for which there is no plan on what is free.
+pub(super) fn short_for_job(d: &Durable, refusal: &Refusal) -> Rejection {
+    let Some(short) = refusal.shortage() else {
+        let why = format!("no split of what is free does: {refusal}");
+        return Rejection::Invalid { field: "job", why };
+    };
+    let resource = resource_of(short);
+    let holder = match resource {
+        Resource::Cores => biggest_on_cores(d),
+        Resource::Sms(gpu) => biggest_on_gpu(d, gpu, false),
+        Resource::Memory(gpu) => biggest_on_gpu(d, gpu, true),
+        Resource::Gpus => biggest_on_gpu(d, None, false),
+    };
+    Rejection::Short {
+        resource,
+        asked: short.needed,
+        free: short.available,
+        short_by: short.short_by().max(1),
+        holder,
+    }
 }
 
 fn short_of_cores(d: &Durable, asked: u32) -> Rejection {

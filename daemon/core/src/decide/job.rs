@@ -10,7 +10,7 @@ use super::lease::{PROCESSES_MAX, at_most, ended};
 use super::rebalance::{self, Case, Decision as Ruled, Judgement};
 use super::room::{free_beside, room_beside_queue, whole_room};
 use super::{Answer, Decision, find_fenced};
-use crate::allocate::{Inputs, Refusal, Room, plan};
+use crate::allocate::{Inputs, Refusal, Room, Shortage, plan};
 use crate::balance::{JobContext, Report, StayReason, Verdict};
 use crate::command::{Caller, Rejection, Reply, Resource};
 use crate::curve::{Profile, ProfileKey};
@@ -211,16 +211,21 @@ pub fn profiles_of<'a>(d: &'a Durable, tenant: &Name, spec: &JobSpec) -> Vec<Opt
     spec.stages.iter().map(find).collect()
 }
 
-fn refused(d: &Durable, refusal: &Refusal) -> Rejection {
+/// What an allocator's shortage is of.
+pub(super) const fn resource_of(s: &Shortage) -> Resource {
     use crate::allocate::Resource as Short;
+    match s.resource {
+        Short::Cores => Resource::Cores,
+        Short::Sms => Resource::Sms(s.gpu),
+        Short::Memory => Resource::Memory(s.gpu),
+        Short::Gpus => Resource::Gpus,
+    }
+}
+
+fn refused(d: &Durable, refusal: &Refusal) -> Rejection {
     match refusal.shortage() {
         Some(s) => {
-            let resource = match s.resource {
-                Short::Cores => Resource::Cores,
-                Short::Sms => Resource::Sms(s.gpu),
-                Short::Memory => Resource::Memory(s.gpu),
-                Short::Gpus => Resource::Gpus,
-            };
+            let resource = resource_of(s);
             let has = match resource {
                 Resource::Cores => d.node().leasable_cores().len().into(),
                 _ => s.available,

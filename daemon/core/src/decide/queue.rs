@@ -10,7 +10,7 @@ use super::fit::{self, fit};
 use super::job::plan_for;
 use super::lease::granted;
 use super::room::{available_room, room_of};
-use crate::allocate::Room;
+use crate::allocate::{Refusal, Room};
 use crate::command::{Rejection, Resource};
 use crate::cpuset::CpuSet;
 use crate::event::Event;
@@ -139,6 +139,42 @@ fn beginning(d: &Durable, v: &mut Volatile, job: &Job, ahead: &Ahead) -> Option<
             None
         }
     }
+}
+
+/// Why a job that waits does not begin now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Waits {
+    /// The node grants nothing new.
+    Drained,
+    /// Something is short, or the split that would be possible is none: a rejection that says so.
+    Room(Rejection),
+    /// Somebody who came first waits for what it needs.
+    Turn(Waiter),
+    /// It could begin; if it is parked, as soon as one of its workers asks.
+    Nothing,
+}
+
+/// What a job that waits could begin with: what is free beside others, without a look at who comes first.
+pub fn free_for(d: &Durable, job: &Job) -> Room {
+    room_of(d, job, &Ahead::default())
+}
+
+/// Why a job that waits does not begin, where `refusal` says why there is no plan for it on [`free_for`]. That is asked
+/// outside of a step: finding a plan takes its time, and only a person wants to know.
+pub fn waits_for(d: &Durable, job: &Job, refusal: Option<&Refusal>) -> Waits {
+    if d.draining() {
+        return Waits::Drained;
+    }
+    if let Some(refusal) = refusal {
+        return Waits::Room(fit::short_for_job(d, refusal));
+    }
+    let end = match job.phase {
+        JobPhase::Queued => Place::of_job(job),
+        _ => Place::last_of(job.spec.priority),
+    };
+    let earlier = |kind| d.waiting_for(kind, end).next();
+    let first = Kind::of_spec(&job.spec).into_iter().filter_map(earlier);
+    first.min().map_or(Waits::Nothing, |p| Waits::Turn(p.who()))
 }
 
 /// A parked job's plan, if its worker asks and there is room for all of the job again.

@@ -35,16 +35,17 @@ pub(in crate::api) fn plan(spec: &JobSpec, p: &Plan, around: &Around<'_>) -> pb:
     }
 }
 
-/// Why a job's shares are as they are, in sentences.
-pub(in crate::api) fn sentences(job: &pb::Job) -> Vec<String> {
+/// Why a job's shares are as they are, in sentences; `waits_for` says what it waits for, if it does.
+pub(in crate::api) fn sentences(job: &pb::Job, waits_for: Option<String>) -> Vec<String> {
     let mut all = Vec::new();
     match &job.plan {
         Some(plan) => {
             all.push(format!("The split in force was computed by {}.", plan.by));
             all.extend(plan.why.iter().cloned());
         }
-        None => all.push("The job has no split: it waits for room.".into()),
+        None => all.push("The job has no split yet.".into()),
     }
+    all.extend(waits_for);
     let unit = job.spec.as_ref().map_or("", |s| s.unit.as_str());
     if let Some(b) = job.balance.as_ref().filter(|b| b.windows > 0) {
         let slower = if b.rollout_units_per_s < b.train_units_per_s {
@@ -72,6 +73,7 @@ pub(in crate::api) fn sentences(job: &pb::Job) -> Vec<String> {
         all.push("A move is under way: not every worker has confirmed its new share.".into());
     }
     all.push(match job.moves {
+        0 if job.plan.is_none() => return all,
         0 => "Its shares have not moved yet.".into(),
         1 => "Its shares have moved once.".into(),
         n => format!("Its shares have moved {n} times."),
@@ -134,7 +136,7 @@ mod tests {
             }),
             ..Default::default()
         };
-        assert!(sentences(&job(silent)).iter().any(|s| s == silent));
-        assert!(sentences(&job("")).iter().all(|s| !s.is_empty()));
+        assert!(sentences(&job(silent), None).iter().any(|s| s == silent));
+        assert!(sentences(&job(""), None).iter().all(|s| !s.is_empty()));
     }
 }

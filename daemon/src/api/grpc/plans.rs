@@ -12,6 +12,7 @@ use crate::api::caller;
 use crate::api::context::Context;
 use crate::api::convert;
 use crate::api::error;
+use crate::api::waiting;
 use crate::api::whatif;
 
 /// Decisions that an explanation shows.
@@ -48,6 +49,7 @@ impl PlanService for Plans {
         let _place = self.0.place(Kind::Call, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let job = jobs::find(&self.0, &peer.caller, name).await?;
+        let waits_for = waiting::sentence(&self.0, &peer.caller, JobId(job.id)).await?;
         let decisions = self
             .0
             .handle
@@ -63,7 +65,7 @@ impl PlanService for Plans {
             )
         })?;
         Ok(Response::new(pb::ExplainJobResponse {
-            sentences: convert::sentences(&job),
+            sentences: convert::sentences(&job, waits_for),
             decisions: decisions.iter().map(convert::decision).collect(),
             job: Some(job),
         }))
