@@ -60,6 +60,12 @@ impl Failure {
         self.code = code;
         self
     }
+    /// Said of something: a file, say.
+    #[must_use]
+    pub(crate) fn about(mut self, of: &str) -> Self {
+        self.what = format!("{of}: {}", self.what);
+        self
+    }
     /// With a word on what to do next.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -31,16 +31,17 @@ pub(crate) struct SubmitArgs {
 }
 
 pub(crate) async fn run(globals: &Globals, args: SubmitArgs) -> Result<(), Failure> {
+    if args.check {
+        let file = JobFile::checked(&args.file, args.name)?;
+        file.remarks().into_iter().for_each(out::note);
+        out::note(format_args!("{} is a job file", args.file.display()));
+        return Ok(());
+    }
     let mut file = JobFile::read(&args.file)?;
     if let Some(name) = args.name {
         file.name = name;
     }
     file.remarks().into_iter().for_each(out::note);
-    if args.check {
-        file.check()?;
-        out::note(format_args!("{} is a job file", args.file.display()));
-        return Ok(());
-    }
     let client = globals.client()?;
     let spec = file.spec_on(&client).await?;
     let job = client

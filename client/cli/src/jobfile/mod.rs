@@ -1,7 +1,7 @@
 //! The job file: TOML that people write, read into the job that the daemon knows.
 //!
-//! Unknown keys are refused, and the nearest known one is named. What the daemon checks (names, limits,
-//! what fits) is left to it: one place, one message.
+//! Unknown keys are refused, and the nearest known one is named. What the daemon checks (names, limits) is left to it,
+//! unless a file is only to be checked: then `offline` says what it would say, and `complain` where that is in the file.
 
 mod complain;
 mod fields;
@@ -16,6 +16,7 @@ use evenkeel_client::{
 use serde::Deserialize;
 
 use crate::fail::{Doing as _, Failure};
+use crate::offline;
 
 /// A job as written. `examples/job.toml` explains every key.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -141,10 +142,7 @@ const fn trial_limit() -> Duration {
 impl JobFile {
     /// Reads a file.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
-        let text = fs::read_to_string(path)
-            .doing(format_args!("read the job file {}", path.display()))
-            .map_err(|f| f.code(crate::fail::USAGE))?;
-        Self::parse(&text, &path.display().to_string())
+        Self::parse(&read(path)?, &path.display().to_string())
     }
 
     /// Reads a text; `name` is what it is called in messages.
@@ -170,10 +168,24 @@ impl JobFile {
         Ok(spec)
     }
 
-    /// Looks for contradictions that need no daemon.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    /// Reads a file and looks for what would be refused of it on any node, without a daemon.
+    pub(crate) fn checked(path: &Path, name: Option<String>) -> Result<Self, Failure> {
+        let text = read(path)?;
+        let shown = path.display().to_string();
+        let mut file = Self::parse(&text, &shown)?;
+        if let Some(name) = name {
+            file.name = name;
+        }
         // Percentages of any GPU do: only what they are percentages of is unknown here.
-        self.spec(Some(100)).map(drop)
+        let at = |stage, key| {
+            let line = complain::place(&text, stage, key);
+            line.map_or_else(|| shown.clone(), |line| format!("{shown}:{line}"))
+        };
+        let wrong = file.stages.iter().position(|s| s.spec(Some(100)).is_err());
+        let spec = file.spec(Some(100)).map_err(|f| f.about(&at(wrong, "")))?;
+        offline::check(&spec)
+            .map_err(|bad| Failure::usage(bad.why).about(&at(bad.stage, bad.key)))?;
+        Ok(file)
     }
 
     /// What may not be meant as it is written.
@@ -222,6 +234,12 @@ impl JobFile {
             .find(|g| first.is_none_or(|id| g.id == *id));
         self.spec(gpu.map(|g| g.sms))
     }
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path)
+        .doing(format_args!("read the job file {}", path.display()))
+        .map_err(|f| f.code(crate::fail::USAGE))
 }
 
 impl RebalanceFile {

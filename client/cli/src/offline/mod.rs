@@ -12,8 +12,14 @@ use evenkeel_core::curve;
 use evenkeel_core::job;
 
 pub(crate) use node::{CORES_MAX, GPUS_MAX, SMS_MAX, Sizes};
+pub(crate) use spec::Bad;
 
 use crate::fail::Failure;
+
+/// Whether a job makes sense by itself: the checks of the daemon's door and of the core, which need no node.
+pub(crate) fn check(spec: &JobSpec) -> Result<(), Bad> {
+    spec::declared(spec).map(drop)
+}
 
 /// A plan, and what should be known of how it came about.
 #[derive(Debug)]

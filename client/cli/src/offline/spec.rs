@@ -2,64 +2,112 @@
 //! what it is given.
 
 use evenkeel_client::{self as client, Profile};
+use evenkeel_core::command::Rejection;
 use evenkeel_core::curve::{self, Point, ProfileKey};
+use evenkeel_core::decide::job::check;
 use evenkeel_core::grant::Resize;
 use evenkeel_core::id::{GpuId, Name};
 use evenkeel_core::job::{
-    JobSpec, Policy, RebalanceSpec, Role, STAGES_MAX, SmMode, StageSpec, WORKERS_MAX,
+    Detector, JobSpec, Policy, RebalanceSpec, Role, STAGES_MAX, SmMode, StageSpec, WORKERS_MAX,
 };
-use evenkeel_core::unit::{Bytes, Rate, Sms};
+use evenkeel_core::unit::{Bytes, Millis, Rate, Sms};
 
 use super::node::GPUS_MAX;
 use crate::fail::Failure;
 
 /// "No limit of its own".
 const NO_LIMIT: u32 = u32::MAX;
-/// Cores, SMs and batch sizes that may be named: more than there are, and no sum of them overflows.
+/// Cores and SMs that may be named: more than there are, and no sum of them overflows.
 const COUNT_MAX: u32 = 1 << 16;
 /// Bytes that may be named (1 PiB); likewise.
 const MEMORY_MAX: u64 = 1 << 50;
+/// Batch sizes of a stage, their size, processes of a worker, milliseconds and windows of a rule: the daemon's limits.
+const BATCHES_MAX: usize = 64;
+const BATCH_MAX: u32 = 1 << 24;
+const PROCESSES_MAX: u32 = 1_024;
+const TIME_MAX_MS: u64 = 365 * 24 * 3_600_000;
+const WINDOWS_MAX: u32 = 1_000_000;
 /// Whose the plan is: nobody's.
 const NOBODY: &str = "offline";
 
-fn bad(of: &str, what: impl std::fmt::Display) -> Failure {
-    Failure::usage(format!("{of}: {what}"))
+/// What is wrong with a job, and where in it.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Bad {
+    /// Which stage, from 0; none: the job itself.
+    pub(crate) stage: Option<usize>,
+    /// The key as a job file has it.
+    pub(crate) key: &'static str,
+    /// Whose it is, what is wrong, and what would be right.
+    pub(crate) why: String,
 }
 
-fn name(of: &str, text: &str) -> Result<Name, Failure> {
-    Name::new(text).map_err(|error| bad(of, format_args!("`{text}`: {error}")))
+/// What is wrong with a key of a job or of one of its stages.
+#[derive(Clone, Copy)]
+struct Of<'a> {
+    stage: Option<usize>,
+    name: &'a str,
+}
+
+impl Of<'_> {
+    fn bad(self, key: &'static str, what: impl std::fmt::Display) -> Bad {
+        let whose = self.stage.map_or("job", |_| "stage");
+        Bad {
+            stage: self.stage,
+            key,
+            why: format!("{whose} {}: {what}", self.name),
+        }
+    }
+    fn name(self, key: &'static str, text: &str) -> Result<Name, Bad> {
+        Name::new(text).map_err(|error| self.bad(key, format_args!("{key} `{text}`: {error}")))
+    }
+    fn at_most<T: PartialOrd + std::fmt::Display>(
+        self,
+        key: &'static str,
+        n: T,
+        most: T,
+    ) -> Result<T, Bad> {
+        if n > most {
+            return Err(self.bad(key, format_args!("{key} = {n} is more than {most}")));
+        }
+        Ok(n)
+    }
+    fn within(self, key: &'static str, x: f64, least: f64, most: f64) -> Result<f64, Bad> {
+        if x.is_finite() && x >= least && x <= most {
+            return Ok(x);
+        }
+        Err(self.bad(key, format_args!("{key} = {x} is not {least} to {most}")))
+    }
+    /// What the core says of it.
+    fn refused(self, rejection: Rejection) -> Bad {
+        match rejection {
+            Rejection::Invalid { field, why } => self.bad(field, why),
+            other => self.bad("", other),
+        }
+    }
+}
+
+impl From<Bad> for Failure {
+    fn from(bad: Bad) -> Self {
+        Self::usage(bad.why)
+    }
 }
 
 /// A job as declared.
-pub(super) fn declared(spec: &client::JobSpec) -> Result<JobSpec, Failure> {
-    let of = format!("job {}", spec.name);
-    let stages: Vec<StageSpec> = spec.stages.iter().map(stage).collect::<Result<_, _>>()?;
-    if stages.is_empty() || stages.len() > STAGES_MAX {
-        let has = stages.len();
-        return Err(bad(
-            &of,
-            format_args!("{has} stages; a job has 1 to {STAGES_MAX}"),
+pub(super) fn declared(spec: &client::JobSpec) -> Result<JobSpec, Bad> {
+    let of = Of {
+        stage: None,
+        name: &spec.name,
+    };
+    let (n, least) = (spec.stages.len(), 1);
+    if !(least..=STAGES_MAX).contains(&n) {
+        return Err(of.bad(
+            "stages",
+            format_args!("{n} stages; it has {least} to {STAGES_MAX}"),
         ));
     }
-    for (i, stage) in stages.iter().enumerate() {
-        if stages[..i].iter().any(|other| other.name == stage.name) {
-            return Err(bad(
-                &of,
-                format_args!("two stages are named {}", stage.name),
-            ));
-        }
-    }
-    if !(1..=2).contains(&spec.groups) {
-        let why = "groups: 1 runs the rollout's stages in turn, 2 overlaps them";
-        return Err(bad(&of, why));
-    }
-    let gpu = |id: &u32| {
-        let id = u16::try_from(*id).map_err(|_| bad(&of, format_args!("there is no GPU {id}")))?;
-        Ok(GpuId(id))
-    };
-    let mut gpus: Vec<GpuId> = spec.gpus.iter().map(gpu).collect::<Result<_, Failure>>()?;
-    gpus.sort_unstable();
-    gpus.dedup();
+    let stages = spec.stages.iter().enumerate().map(|(i, s)| stage(i, s));
+    let stages: Vec<StageSpec> = stages.collect::<Result<_, _>>()?;
+    let gpus = gpus(of, &spec.gpus)?;
     let needs = stages
         .iter()
         .any(|s| s.sms.1 > Sms(0) || s.memory > Bytes(0));
@@ -67,16 +115,15 @@ pub(super) fn declared(spec: &client::JobSpec) -> Result<JobSpec, Failure> {
         0 => u32::from(needs && gpus.is_empty()),
         n => n,
     };
-    if i64::from(gpu_count) > GPUS_MAX {
-        return Err(bad(&of, format_args!("gpu_count is more than {GPUS_MAX}")));
-    }
-    Ok(JobSpec {
-        name: name(&of, &spec.name)?,
-        unit: name(&of, &spec.unit)?,
+    let gpus_max = u32::try_from(GPUS_MAX).unwrap_or(u32::MAX);
+    of.at_most("gpu_count", gpu_count, gpus_max)?;
+    let job = JobSpec {
+        name: of.name("name", &spec.name)?,
+        unit: of.name("unit", &spec.unit)?,
         priority: spec.priority,
         gpus,
         gpu_count: u16::try_from(gpu_count).unwrap_or(u16::MAX),
-        groups: spec.groups,
+        groups: if spec.groups == 0 { 2 } else { spec.groups },
         policy: match spec.policy {
             client::Policy::Waterfill => Policy::Waterfill,
             client::Policy::Ebrl => Policy::Ebrl,
@@ -85,44 +132,87 @@ pub(super) fn declared(spec: &client::JobSpec) -> Result<JobSpec, Failure> {
             client::SmMode::Reserve => SmMode::Reserve,
             client::SmMode::Cap => SmMode::Cap,
         },
-        // When shares move has no part in the first plan.
-        rebalance: RebalanceSpec::default(),
+        rebalance: rules(of, &spec.rebalance)?,
         stages,
-    })
+    };
+    // Each stage by itself first: then it is known which one is meant.
+    for (i, stage) in job.stages.iter().enumerate() {
+        let alone = JobSpec {
+            stages: vec![stage.clone()],
+            groups: 1,
+            rebalance: RebalanceSpec::default(),
+            ..job.clone()
+        };
+        check(&alone).map_err(|why| {
+            let of = Of {
+                stage: Some(i),
+                ..of
+            };
+            // The core's sentence names the stage.
+            Bad {
+                why: why_of(&why),
+                ..of.refused(why)
+            }
+        })?;
+    }
+    check(&job).map_err(|why| of.refused(why))?;
+    Ok(job)
 }
 
-fn stage(spec: &client::StageSpec) -> Result<StageSpec, Failure> {
-    let of = format!("stage {}", spec.name);
-    if spec.workers == 0 || spec.workers > WORKERS_MAX {
-        let why = format_args!("{} workers; it has 1 to {WORKERS_MAX}", spec.workers);
-        return Err(bad(&of, why));
+/// The sentence of a refusal, without the field.
+fn why_of(rejection: &Rejection) -> String {
+    match rejection {
+        Rejection::Invalid { why, .. } => why.clone(),
+        other => other.to_string(),
     }
-    if spec.batches.contains(&0) {
-        return Err(bad(&of, "a batch size is at least 1"));
+}
+
+fn gpus(of: Of<'_>, ids: &[u32]) -> Result<Vec<GpuId>, Bad> {
+    let gpus_max = usize::try_from(GPUS_MAX).unwrap_or(usize::MAX);
+    of.at_most("gpus", ids.len(), gpus_max)?;
+    let gpu = |id: &u32| match u16::try_from(*id) {
+        Ok(id) => Ok(GpuId(id)),
+        Err(_) => Err(of.bad("gpus", format_args!("there is no GPU {id}"))),
+    };
+    let mut gpus: Vec<GpuId> = ids.iter().map(gpu).collect::<Result<_, Bad>>()?;
+    gpus.sort_unstable();
+    match gpus.windows(2).find(|two| two[0] == two[1]) {
+        Some(twice) => Err(of.bad("gpus", format_args!("{} is named twice", twice[0]))),
+        None => Ok(gpus),
     }
-    if spec.memory_bytes > MEMORY_MAX {
-        return Err(bad(&of, "that much GPU memory is nowhere"));
+}
+
+fn stage(at: usize, spec: &client::StageSpec) -> Result<StageSpec, Bad> {
+    let of = Of {
+        stage: Some(at),
+        name: &spec.name,
+    };
+    of.at_most("workers", spec.workers, WORKERS_MAX)?;
+    of.at_most("batches", spec.batches.len(), BATCHES_MAX)?;
+    for batch in &spec.batches {
+        of.at_most("batches", *batch, BATCH_MAX)?;
     }
     let sms = if spec.no_gpu || spec.max_sms == Some(0) {
         if spec.min_sms > 0 || spec.max_sms.is_some_and(|n| n > 0) || spec.memory_bytes > 0 {
             let why = "it says no_gpu: leave min_sms, max_sms and memory out";
-            return Err(bad(&of, why));
+            return Err(of.bad("no_gpu", why));
         }
         (0, 0)
     } else {
-        range(&of, "sms", spec.min_sms, spec.max_sms)?
+        range(of, ["min_sms", "max_sms"], spec.min_sms, spec.max_sms)?
     };
     let cores = if spec.no_cores || spec.max_cores == Some(0) {
         if spec.min_cores > 0 || spec.max_cores.is_some_and(|n| n > 0) {
             let why = "it says no_cores: leave min_cores and max_cores out";
-            return Err(bad(&of, why));
+            return Err(of.bad("no_cores", why));
         }
         (0, 0)
     } else {
-        range(&of, "cores", spec.min_cores, spec.max_cores)?
+        let (least, most) = (spec.min_cores, spec.max_cores);
+        range(of, ["min_cores", "max_cores"], least, most)?
     };
     Ok(StageSpec {
-        name: name(&of, &spec.name)?,
+        name: of.name("name", &spec.name)?,
         role: match spec.role {
             client::Role::Simulation => Role::Simulation,
             client::Role::Generation => Role::Generation,
@@ -130,35 +220,85 @@ fn stage(spec: &client::StageSpec) -> Result<StageSpec, Failure> {
             client::Role::Inference => Role::Inference,
             client::Role::Other => Role::Other,
         },
-        workers: spec.workers,
-        processes: spec.processes.max(1),
+        workers: spec.workers.max(1),
+        processes: of.at_most("processes", spec.processes.max(1), PROCESSES_MAX)?,
         cores,
         sms: (Sms(sms.0), Sms(sms.1)),
-        memory: Bytes(spec.memory_bytes),
+        memory: Bytes(of.at_most("memory", spec.memory_bytes, MEMORY_MAX)?),
         batches: spec.batches.clone(),
         synchronous: spec.synchronous,
         resize: Resize::default(),
-        profile: spec.profile.as_deref().map(|p| name(&of, p)).transpose()?,
+        profile: match &spec.profile {
+            Some(profile) => Some(of.name("profile", profile)?),
+            None => None,
+        },
     })
 }
 
 /// Least and most; none, or 0: no limit.
-fn range(of: &str, what: &str, least: u32, most: Option<u32>) -> Result<(u32, u32), Failure> {
+fn range(
+    of: Of<'_>,
+    [low, high]: [&'static str; 2],
+    least: u32,
+    most: Option<u32>,
+) -> Result<(u32, u32), Bad> {
     let most = most.filter(|n| *n > 0);
-    for n in [Some(least), most].into_iter().flatten() {
-        if n > COUNT_MAX {
-            return Err(bad(
-                of,
-                format_args!("{n} {what} are more than {COUNT_MAX}"),
-            ));
-        }
-    }
+    of.at_most(low, least, COUNT_MAX)?;
+    of.at_most(high, most.unwrap_or(0), COUNT_MAX)?;
     let most = most.unwrap_or(NO_LIMIT);
     if least > most {
-        let why = format_args!("min_{what} = {least} is more than max_{what} = {most}");
-        return Err(bad(of, why));
+        let why = format_args!("{low} = {least} is more than {high} = {most}");
+        return Err(of.bad(high, why));
     }
     Ok((least, most))
+}
+
+/// When its shares may move. It has no part in a first plan, but may be wrong all the same.
+fn rules(of: Of<'_>, spec: &client::RebalanceSpec) -> Result<RebalanceSpec, Bad> {
+    let default = RebalanceSpec::default();
+    let time = |key, given: Option<u64>, or: Millis| match given {
+        Some(ms) if ms > TIME_MAX_MS => Err(of.bad(key, format_args!("{key} is more than a year"))),
+        given => Ok(given.map_or(or, Millis)),
+    };
+    let count = |key, given: Option<u32>, or| of.at_most(key, given.unwrap_or(or), WINDOWS_MAX);
+    let detector = match spec.detector {
+        client::Detector::Streak => Detector::Streak {
+            gap: of.within("gap", spec.gap.unwrap_or(0.15), 0.0, 1.0)?,
+            windows: match count("windows", spec.windows, 20)? {
+                0 => return Err(of.bad("windows", "windows = 0: it is at least 1")),
+                n => n,
+            },
+        },
+        client::Detector::Cusum => Detector::Cusum {
+            slack: of.within("cusum_slack", spec.cusum_slack.unwrap_or(0.05), 0.0, 100.0)?,
+            threshold: {
+                let threshold = spec.cusum_threshold.unwrap_or(0.5);
+                of.within("cusum_threshold", threshold, 1e-9, 1e6)?
+            },
+        },
+    };
+    Ok(RebalanceSpec {
+        detector,
+        cooldown_windows: count("cooldown_windows", spec.cooldown_windows, 0)?,
+        horizon: time("horizon", spec.horizon_ms, default.horizon)?,
+        restart_cost: time("restart_cost", spec.restart_cost_ms, default.restart_cost)?,
+        min_gain: of.within("min_gain", spec.min_gain.unwrap_or(0.0), 0.0, 100.0)?,
+        shrink_timeout: time(
+            "shrink_timeout",
+            spec.shrink_timeout_ms,
+            default.shrink_timeout,
+        )?,
+        refit_windows: count("refit_windows", spec.refit_windows, 0)?,
+        ..default
+    })
+}
+
+fn bad(of: &str, what: impl std::fmt::Display) -> Failure {
+    Failure::usage(format!("{of}: {what}"))
+}
+
+fn name(of: &str, text: &str) -> Result<Name, Failure> {
+    Name::new(text).map_err(|error| bad(of, format_args!("`{text}`: {error}")))
 }
 
 /// A profile as measured.

@@ -75,7 +75,8 @@ pub(super) fn submit(
     })
 }
 
-fn check(spec: &JobSpec) -> Result<(), Rejection> {
+/// Whether a job makes sense by itself, on any node.
+pub fn check(spec: &JobSpec) -> Result<(), Rejection> {
     let invalid = |field, why: String| Err(Rejection::Invalid { field, why });
     if spec.stages.is_empty() || spec.stages.len() > STAGES_MAX {
         return invalid(
