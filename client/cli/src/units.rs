@@ -12,7 +12,11 @@ fn split(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim())
 }
 
-/// Bytes: `10GiB`, `512MiB`, `1.5G` (G, M, K and T mean GiB and so on; GB means 10^9 bytes), or a plain number.
+/// Numbers below are hardly meant as bytes: no share of a GPU is so small.
+const BARE_LEAST: u64 = 1 << 20;
+
+/// Bytes: `10GiB`, `512MiB`, `1.5G` (G, M, K and T mean GiB and so on; GB means 10^9 bytes), or a plain number, if it is
+/// large enough to be one of bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let bad =
         || format!("`{text}` is not an amount of memory; write 10GiB, 512MiB or a number of bytes");
@@ -30,6 +34,13 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         _ => return Err(bad()),
     };
     if let Ok(whole) = number.parse::<u64>() {
+        let is_bare = text.trim() == number;
+        if is_bare && (1..BARE_LEAST).contains(&whole) {
+            return Err(format!(
+                "`{whole}` would be {}; did you mean {whole}GiB? (Write {whole}B for bytes.)",
+                counted(whole, "byte")
+            ));
+        }
         return whole.checked_mul(unit).ok_or_else(bad);
     }
     let value = number.parse::<f64>().map_err(|_| bad())? * unit as f64;
@@ -90,6 +101,11 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// So many of something that gets an `s` when there are several: `1 core`, `2 cores`.
+pub(crate) fn counted(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A time for people: `450 ms`, `12.3 s`, `4 m 10 s`, `3 h 5 m`.
 pub(crate) fn show_duration(d: Duration) -> String {
     match d.as_secs() {
@@ -134,7 +150,10 @@ mod tests {
             ("1.5GiB", Some(3 << 29)),
             ("512MiB", Some(512 << 20)),
             ("80GB", Some(80_000_000_000)),
-            ("4096", Some(4096)),
+            ("4096B", Some(4096)),
+            ("1073741824", Some(1 << 30)),
+            ("10", None),
+            ("1048575", None),
             ("0", Some(0)),
             ("", None),
             ("-1GiB", None),
@@ -152,6 +171,12 @@ mod tests {
         ] {
             assert_eq!(show_bytes(bytes), expect);
         }
+    }
+
+    #[test]
+    fn a_bare_number_of_gib_is_asked_about() {
+        let hint = bytes("10").unwrap_err();
+        assert!(hint.contains("10 bytes; did you mean 10GiB?"), "{hint}");
     }
 
     #[test]

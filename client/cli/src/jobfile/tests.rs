@@ -137,8 +137,7 @@ fn a_stage_without_cores_says_so_in_one_of_two_ways() {
 
 #[test]
 fn one_amount_is_the_least_and_the_most() {
-    let text =
-        "name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='other'\ncores=4\nsms='50%'\nmemory=1024\n";
+    let text = "name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='other'\ncores=4\nsms='50%'\nmemory='1024B'\n";
     let stage = &JobFile::parse(text, "j")
         .unwrap()
         .spec(Some(100))

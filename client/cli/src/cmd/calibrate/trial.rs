@@ -66,7 +66,7 @@ pub(super) async fn run(
         .arg(point.cores.to_string());
     if point.sms > 0 {
         command.arg("--sm").arg(point.sms.to_string());
-        command.arg("--gpu-memory").arg(memory.to_string());
+        command.arg("--gpu-memory").arg(format!("{memory}B"));
     }
     command
         .arg("--")
