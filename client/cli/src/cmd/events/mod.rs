@@ -1,4 +1,7 @@
-//! `evenkeel events`: the audit trail.
+//! `evenkeel events`: the audit trail. `happened` says each event in a sentence.
+
+mod happened;
+
 use std::time::Duration;
 
 use clap::Args;
@@ -12,9 +15,6 @@ use crate::out;
 
 /// How often a followed trail is asked for more.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
-
-/// Characters of an event's own fields in a table.
-const DETAILS_MAX: usize = 160;
 
 /// Show what happened
 #[derive(Args, Debug)]
@@ -103,49 +103,30 @@ fn show(globals: &Globals, event: &Event) {
         });
         return;
     }
-    let mut about = String::new();
-    if event.lease_id > 0 {
-        about.push_str(&format!("  lease {}", event.lease_id));
-    }
-    if event.job_id > 0 {
-        about.push_str(&format!("  job {}", event.job_id));
-    }
-    if !event.tenant.is_empty() {
-        about.push_str(&format!("  {}", event.tenant));
-    }
-    out::text(format_args!(
-        "{:>8}  {}  {:<24}{about}  {}",
+    out::text(line(event));
+}
+
+/// An event in a line: number, time, whose it is, and what happened.
+fn line(event: &Event) -> String {
+    let whom = match (event.lease_id, event.job_id) {
+        (0, 0) => String::new(),
+        (0, job) => format!("job {job}"),
+        (lease, _) => format!("lease {lease}"),
+    };
+    let tenant = &event.tenant;
+    let whose = match (whom.as_str(), tenant.as_str()) {
+        (whom, "") => whom.to_owned(),
+        ("", tenant) => tenant.to_owned(),
+        (whom, tenant) => format!("{whom} of {tenant}"),
+    };
+    format!(
+        "{:>8}  {}  {}{}{}",
         event.seq,
         when(event.unix_ms),
-        event.kind,
-        shortened(details(&event.json))
-    ));
-}
-
-/// A line that a person reads; the whole is in the JSON.
-fn shortened(text: String) -> String {
-    if text.chars().count() <= DETAILS_MAX {
-        return text;
-    }
-    text.chars().take(DETAILS_MAX).chain(['…']).collect()
-}
-
-/// The event's own fields on one line, without its name, which is shown already.
-fn details(json: &str) -> String {
-    let fields = match serde_json::from_str(json) {
-        Ok(Value::Object(outer)) if outer.len() == 1 => outer.into_iter().next().map(|(_, v)| v),
-        Ok(other) => Some(other),
-        Err(_) => None,
-    };
-    match fields {
-        Some(Value::Object(fields)) => {
-            let own = fields.iter().filter(|(name, _)| *name != "kind");
-            let own: Vec<String> = own.map(|(name, value)| format!("{name}={value}")).collect();
-            own.join(" ")
-        }
-        Some(other) => other.to_string(),
-        None => json.to_owned(),
-    }
+        whose,
+        if whose.is_empty() { "" } else { ": " },
+        happened::sentence(&event.kind, &event.json)
+    )
 }
 
 /// A wall-clock time in UTC, to the second.
@@ -191,12 +172,5 @@ mod tests {
         ] {
             assert_eq!(when(ms), expect);
         }
-    }
-
-    #[test]
-    fn an_events_own_fields_are_shown_on_one_line() {
-        let json = r#"{"lease_ended":{"lease":7,"end":"released"}}"#;
-        assert_eq!(details(json), "end=\"released\" lease=7");
-        assert_eq!(details("no json"), "no json");
     }
 }
