@@ -8,9 +8,11 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process;
 
 use clap::ValueEnum;
+use crossterm::terminal;
 use serde::Serialize;
 
 use crate::fail::Failure;
+use crate::text;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -36,6 +38,18 @@ pub(crate) fn note(message: impl std::fmt::Display) {
 /// A result for people.
 pub(crate) fn text(text: impl std::fmt::Display) {
     finish(writeln!(io::stdout().lock(), "{text}"));
+}
+
+/// A result for people, in lines that break between words where the terminal ends; what follows the first is indented.
+pub(crate) fn wrapped(text: &str) {
+    let width = match terminal::size() {
+        Ok((columns, _)) if is_terminal() => usize::from(columns),
+        // A program reads it: it gets lines.
+        _ => usize::MAX,
+    };
+    for line in text::hanging(text, width) {
+        self::text(line);
+    }
 }
 
 /// A result for programs, over several lines.

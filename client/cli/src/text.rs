@@ -29,6 +29,18 @@ pub(crate) fn wrapped(text: &str, indent: usize, width: usize) -> Vec<String> {
     lines
 }
 
+/// A text over lines of at most `width` characters; all but the first are indented. Spaces at its start stay.
+pub(crate) fn hanging(text: &str, width: usize) -> Vec<String> {
+    const INDENT: usize = 7;
+    let start = text.len() - text.trim_start().len();
+    let mut lines = wrapped(text, INDENT, width);
+    if let Some(first) = lines.first_mut() {
+        // The first line has no indent of its own: there is room for more words than it was given, and that is fine.
+        *first = format!("{}{}", &text[..start], first.trim_start());
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +63,10 @@ mod tests {
             ["incomprehensibly", "a"]
         );
         assert!(wrapped(" ", 2, 9).is_empty());
+        assert_eq!(
+            hanging("gpu 0  one two three", 16),
+            ["gpu 0 one", "       two three"]
+        );
+        assert_eq!(hanging("one two", usize::MAX), ["one two"]);
     }
 }
