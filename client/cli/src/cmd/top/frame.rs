@@ -116,7 +116,7 @@ fn cores(node: &Node, width: usize) -> Line {
     let used = node.used_cores.len();
     let share = ratio(used as f64, all as f64);
     line(format!(
-        "cores  {} {used} of {all} leased, {} for the system",
+        "cores  {} {used} of {all} leased or kept for jobs, {} for the system",
         bar(share, bar_width(width)),
         node.reserved_cores.len()
     ))
