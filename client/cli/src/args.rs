@@ -1,6 +1,7 @@
 //! What may be typed. Each command's own options are with the command (`cmd`).
 use std::time::Duration;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use evenkeel_client::{Address, BadAddress, Client, ClientConfig, SOCKET_VARIABLE};
 
@@ -35,6 +36,33 @@ pub(crate) struct Cli {
     pub(crate) globals: Globals,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Says where the command of `run` begins to who forgot to.
+pub(crate) fn hinted(mut error: clap::Error, line: &[String]) -> clap::Error {
+    let runs = line.iter().position(|word| word == "run");
+    let unknown = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => word,
+        _ => return error,
+    };
+    let at = line.iter().position(|word| word == unknown);
+    if let (Some(runs), Some(at)) = (runs, at)
+        && runs < at
+        && !unknown.starts_with('-')
+        && !line[..at].iter().any(|word| word == "--")
+    {
+        let mut options = line[runs + 1..at].join(" ");
+        if options.is_empty() {
+            "--cores 1".clone_into(&mut options);
+        }
+        let command = line[at..].join(" ");
+        let tip = format!("the command comes after `--`: evenkeel run {options} -- {command}");
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
+    }
+    error
 }
 
 /// What every command understands.
@@ -112,6 +140,29 @@ mod tests {
     #[test]
     fn the_grammar_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_without_dashes_before_it_is_hinted_at() {
+        for (line, expect) in [
+            (
+                "evenkeel run sleep 1",
+                Some("evenkeel run --cores 1 -- sleep 1"),
+            ),
+            (
+                "evenkeel run --cores 4 python -c x",
+                Some("evenkeel run --cores 4 -- python -c x"),
+            ),
+            ("evenkeel run --coers 4 -- sleep 1", None),
+            ("evenkeel jobs a b", None),
+        ] {
+            let typed: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let error = Cli::try_parse_from(&typed).unwrap_err();
+            let said = hinted(error, &typed).to_string();
+            let tip = said.lines().find(|l| l.contains("comes after"));
+            assert_eq!(tip.is_some(), expect.is_some(), "{said}");
+            assert!(tip.unwrap_or("").ends_with(expect.unwrap_or("")), "{said}");
+        }
     }
 
     #[test]

@@ -22,7 +22,13 @@ use clap::Parser as _;
 
 /// Parses, runs, prints; the whole program.
 pub fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+            args::hinted(error, &words.collect::<Vec<_>>()).exit()
+        }
+    };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(
