@@ -1,6 +1,7 @@
 //! The grid of a job's stages, trial by trial.
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use evenkeel_client::{Client, Gpu, Node, ProfileKey, ProfilePoint};
@@ -9,12 +10,16 @@ use serde::Serialize;
 
 use super::NO_GPU;
 use super::grid::{self, Point};
+use super::room;
 use super::trial::{self, Outcome};
 use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
 use crate::jobfile::{BenchFile, JobFile, StageFile};
 use crate::out;
 use crate::units::show_rate;
+
+/// A trial that waits for its share for longer than this says so.
+const MENTION_WAIT_AFTER: Duration = Duration::from_secs(1);
 
 /// What is measured.
 #[derive(Args, Debug)]
@@ -214,7 +219,20 @@ async fn measure(
         progress.set_message(name.clone());
         // A line above the bar, or on the standard error where there is no terminal for one.
         let say = |text: String| progress.suspend(|| out::note(format_args!("{name}: {text}")));
-        let outcome = trial::run(globals, job, work.stage, work.bench, point).await?;
+        let outcome = {
+            let trial = trial::run(globals, job, work.stage, work.bench, point);
+            tokio::pin!(trial);
+            tokio::select! {
+                outcome = &mut trial => outcome,
+                () = tokio::time::sleep(MENTION_WAIT_AFTER) => {
+                    let memory = work.stage.trial_memory(work.bench);
+                    if let Some(what) = room::waits_for(client, point, memory).await {
+                        say(what);
+                    }
+                    trial.await
+                }
+            }
+        }?;
         match outcome {
             Outcome::Measured(result) => {
                 work.summary.measured += 1;

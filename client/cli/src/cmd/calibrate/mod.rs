@@ -3,6 +3,7 @@
 mod grid;
 mod measure;
 mod plot;
+mod room;
 mod show;
 mod trial;
 

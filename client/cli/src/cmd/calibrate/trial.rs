@@ -19,7 +19,7 @@ use crate::jobfile::{BenchFile, StageFile};
 /// How long an ended benchmark may take to stop.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a trial waits for its lease: the share of the one before may still be draining.
-const WAIT: Duration = Duration::from_secs(60);
+pub(super) const WAIT: Duration = Duration::from_secs(60);
 /// Lines that are kept of what a benchmark says; the last ones hold the reason.
 const LINES_KEPT: usize = 200;
 
