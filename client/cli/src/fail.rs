@@ -102,7 +102,7 @@ impl<T> Doing<T> for Result<T, std::io::Error> {
 }
 
 fn from_client(error: &Error, what: &dyn fmt::Display) -> Failure {
-    let failure = Failure::new(format!("cannot {what}: {error}"));
+    let failure = Failure::new(format!("cannot {what}: {}", in_keys(&error.to_string())));
     match error {
         Error::Unavailable { absent: true, .. } => failure.code(UNREACHED).hint(
             "Is it running? Start it with `systemctl start evenkeeld` or `evenkeeld --config FILE`; \
@@ -117,11 +117,52 @@ fn from_client(error: &Error, what: &dyn fmt::Display) -> Failure {
         Error::Rejected(r) if r.reason == "NEVER_FITS" => {
             failure.hint("See `evenkeel node` for what there is at most.")
         }
+        Error::Rejected(r) if r.reason == "JOB_QUEUED" => {
+            failure.hint("Wait with it (--wait 10m); `evenkeel explain` says what it waits for.")
+        }
         Error::Rejected(r) if r.resource.is_some() => {
             failure.code(SHORT).hint(
                 "Wait for it in the queue (--wait 10m), ask for less, or see who has it: `evenkeel leases`.",
             )
         }
         _ => failure,
+    }
+}
+
+/// A refusal of a field of a job, with the keys of a job file.
+fn in_keys(message: &str) -> String {
+    let (field, why) = match message.split_once(": ") {
+        Some((field, why)) if field.starts_with("spec.") || field.starts_with("rebalance.") => {
+            (field.trim_start_matches("spec."), why)
+        }
+        _ => return message.to_owned(),
+    };
+    let key = field.trim_end_matches("_bytes").trim_end_matches("_ms");
+    format!("{key}: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_a_job_are_told_as_keys_of_its_file() {
+        for (told, expect) in [
+            (
+                "spec.stages[1].memory_bytes: too much",
+                "stages[1].memory: too much",
+            ),
+            (
+                "spec.rebalance.horizon_ms: too long",
+                "rebalance.horizon: too long",
+            ),
+            (
+                "rebalance.gap: 2 is not 0 to 1",
+                "rebalance.gap: 2 is not 0 to 1",
+            ),
+            ("no split fits: memory_bytes", "no split fits: memory_bytes"),
+        ] {
+            assert_eq!(in_keys(told), expect);
+        }
     }
 }

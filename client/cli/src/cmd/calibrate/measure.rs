@@ -16,7 +16,7 @@ use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
 use crate::jobfile::{BenchFile, JobFile, StageFile};
 use crate::out;
-use crate::units::show_rate;
+use crate::units::{counted, show_rate};
 
 /// A trial that waits for its share for longer than this says so.
 const MENTION_WAIT_AFTER: Duration = Duration::from_secs(1);
@@ -278,13 +278,9 @@ async fn measure(
 }
 
 fn describe(stage: &str, point: Point) -> String {
-    let mut text = format!(
-        "{stage} at {} core{}",
-        point.cores,
-        if point.cores == 1 { "" } else { "s" }
-    );
+    let mut text = format!("{stage} at {}", counted(point.cores.into(), "core"));
     if point.sms > 0 {
-        text.push_str(&format!(", {} SMs", point.sms));
+        text.push_str(&format!(", {}", counted(point.sms.into(), "SM")));
     }
     if point.batch > 1 {
         text.push_str(&format!(", batch {}", point.batch));

@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A wait in the queue that is longer than this is mentioned.
 const MENTION_WAIT_AFTER: Duration = Duration::from_secs(1);
 
+/// What is tried, as failures tell it.
+const GETTING: &str = "get a lease";
+
 /// The exit code when the command did not run, or was stopped because its lease was over.
 pub(crate) const NOT_RUN: u8 = 125;
 
@@ -186,8 +189,8 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
         }
     };
     let worker = worker
-        .doing("get a lease")
-        .map_err(|f| not_run(over_tcp(&client, f)))?;
+        .doing(GETTING)
+        .map_err(|f| not_run(over_tcp(&client, in_options(f))))?;
     let lease = worker.attached.lease;
     if !args.quiet {
         out::note(describe(&lease));
@@ -203,6 +206,38 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
         quiet: args.quiet,
     };
     supervisor.run().await
+}
+
+/// Fields of the wire, and the options that fill them.
+const OPTIONS: [(&str, &str); 12] = [
+    ("wait_ms", "--wait"),
+    ("ttl_ms", "--ttl"),
+    ("ttl", "--ttl"),
+    ("member.job", "--job"),
+    ("member.stage", "--stage"),
+    ("worker", "--worker"),
+    ("cores", "--cores"),
+    ("gpus[0].sms", "--sm"),
+    ("gpus[0].percent", "--sm"),
+    ("gpus[0].memory_bytes", "--gpu-memory"),
+    ("gpus[0].gpu", "--gpu"),
+    ("processes", "--processes"),
+];
+
+/// A refusal of a field, told of the option that filled it.
+fn in_options(mut failure: Failure) -> Failure {
+    let told = failure.what.split_once(GETTING).and_then(|(before, told)| {
+        let (field, why) = told.strip_prefix(": ")?.split_once(": ")?;
+        let (_, option) = OPTIONS.iter().find(|(wire, _)| *wire == field)?;
+        let why = why
+            .replace("(gpus)", "(--sm)")
+            .replace("(member)", "(--job)");
+        Some(format!("{before}{GETTING}: {option}: {why}"))
+    });
+    if let Some(told) = told {
+        failure.what = told;
+    }
+    failure
 }
 
 /// Attaching needs the kernel's word on who calls.
@@ -268,5 +303,30 @@ fn release_trouble(error: &Error) -> Option<String> {
         other => Some(format!(
             "the lease was not given back and ends by itself at its TTL: {other}"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_name_options_and_not_fields() {
+        for (told, expect) in [
+            (
+                "cannot get a lease: wait_ms: 90000000 is more than a day",
+                "cannot get a lease: --wait: 90000000 is more than a day",
+            ),
+            (
+                "cannot get a lease: cores: nothing is asked; a GPU share (gpus), a job's stage (member)",
+                "cannot get a lease: --cores: nothing is asked; a GPU share (--sm), a job's stage (--job)",
+            ),
+            (
+                "cannot get a lease: 2 more cores are needed: really",
+                "cannot get a lease: 2 more cores are needed: really",
+            ),
+        ] {
+            assert_eq!(in_options(Failure::new(told)).what, expect);
+        }
     }
 }

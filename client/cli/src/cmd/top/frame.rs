@@ -6,7 +6,7 @@ use evenkeel_client::{Balance, Gpu, Job, Lease, Node, Plan};
 use super::View;
 use crate::cmd::leases::{phase, purpose, show_shares};
 use crate::text::{cell, cut, wrapped};
-use crate::units::{moved, show_bytes, show_duration, show_rate};
+use crate::units::{counted, moved, show_bytes, show_duration, show_rate};
 
 /// The default threshold of the gap, where the job does not set one.
 const GAP: f64 = 0.15;
@@ -94,12 +94,11 @@ pub(super) fn fit(mut lines: Vec<Line>, height: usize) -> Vec<Line> {
 
 fn head(node: &Node) -> Line {
     let mut text = format!(
-        "evenkeel {} on {}, up {}: {} lease{}, {} queued",
+        "evenkeel {} on {}, up {}: {}, {} queued",
         node.version,
         node.name,
         show_duration(Duration::from_millis(node.uptime_ms)),
-        node.live_leases,
-        if node.live_leases == 1 { "" } else { "s" },
+        counted(node.live_leases.into(), "lease"),
         node.queued
     );
     if node.draining {
