@@ -315,6 +315,24 @@ impl Problem {
         (t_r, t_train, t_r.min(t_train))
     }
 
+    /// The least rate at which a rollout stage of one group can still help to reach `target`, with all others of the
+    /// group at their best. A little too low rather than too high: it only spares a search what cannot do.
+    fn least_in_sum(&self, stage: usize, bests: &[f64], target: f64) -> f64 {
+        const SLACK: f64 = 1e-9;
+        if target <= 0.0 {
+            return 0.0;
+        }
+        let in_sum = |j: &usize| self.balanced(*j) && self.stages[*j].role.is_rollout();
+        let others = (0..bests.len()).filter(|j| *j != stage).filter(in_sum);
+        let taken: f64 = others.map(|j| 1.0 / bests[j]).sum();
+        let left = self.rollout_factor() / target * (1.0 + SLACK) - taken;
+        if left > 0.0 {
+            1.0 / left
+        } else {
+            f64::INFINITY
+        }
+    }
+
     /// The stage that binds Θ at these rates: the slowest stage of the slower side.
     pub fn binding(&self, rates: &[f64]) -> StageId {
         let (t_r, t_train, _) = self.combine(rates);

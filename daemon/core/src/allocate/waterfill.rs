@@ -8,7 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::finish;
-use super::options::{Budget, Menu, Menus};
+use super::options::{Budget, Menu, Menus, Row};
 use super::{Problem, Solution};
 
 /// One stage's choice: a row of its menu and a rung of its ladder.
@@ -35,6 +35,10 @@ pub(super) struct Search<'a> {
     /// Combinations that may still be looked at.
     nodes_left: u64,
     options: Vec<Vec<Opt>>,
+    /// Of each stage, the rows that no other row can replace wherever the bytes are not short. All, where they may be.
+    useful: Vec<Vec<bool>>,
+    /// Of each stage, the highest rate on its menu.
+    bests: Vec<f64>,
 }
 
 #[derive(Clone, Copy)]
@@ -77,6 +81,8 @@ impl<'a> Search<'a> {
             evaluations: 0,
             nodes_left: NODES_MAX,
             options,
+            useful: useful(problem, menus),
+            bests: menus.stages.iter().map(Menu::best).collect(),
         }
     }
 
@@ -121,7 +127,15 @@ impl<'a> Search<'a> {
             let is_last = harmonic.as_ref().is_some_and(|h| h.last == i);
             // In a sum every rung from the least useful one up is a choice; else only the least.
             let all_rungs = in_sum && !is_last;
-            offer(menu, target, all_rungs, options);
+            let least = if in_sum {
+                self.problem.least_in_sum(i, &self.bests, target)
+            } else {
+                0.0
+            };
+            // Which of two rows that do the same is nearer to the previous split is for the ranking to say.
+            let rows = |row: usize| ranked.is_some() || self.useful[i][row];
+            let most = all_rungs.then_some(budget.sms);
+            offer(menu, rows, (target, least), most, options);
             if options.is_empty() {
                 return None;
             }
@@ -157,8 +171,7 @@ impl<'a> Search<'a> {
             None => self.fits(0.0, budget, None)?,
         };
         let mut low = self.theta(&best);
-        let bests: Vec<f64> = self.menus.stages.iter().map(Menu::best).collect();
-        let mut high = self.problem.combine(&bests).2;
+        let mut high = self.problem.combine(&self.bests).2;
         let mut strict = false;
         while low < high && !self.is_spent() {
             // Halve while the range is wide; near the end ask for anything better at all, which ends the search.
@@ -182,16 +195,50 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The rows' options at a target: for each the least rung that reaches it, or every useful rung above that.
-fn offer(menu: &Menu, target: f64, all_rungs: bool, out: &mut Vec<Opt>) {
-    for (row, r) in menu.rows.iter().enumerate() {
+/// The rows that a search for any combination has to look at. With bytes to spare for the largest rows, a row that takes
+/// no more cores than another and is nowhere slower replaces it. Only for one group, whose search goes over the rungs of
+/// every row; elsewhere looking for such rows takes longer than searching them.
+fn useful(problem: &Problem, menus: &Menus) -> Vec<Vec<bool>> {
+    let most = |menu: &Menu| menu.rows.iter().map(|row| row.memory).max().unwrap_or(0);
+    let bytes = menus.stages.iter().map(most);
+    let ample = bytes.fold(0, u64::saturating_add) <= menus.budget.memory;
+    let replaces =
+        |a: &Row, b: &Row| a.cores <= b.cores && a.rates.iter().zip(&b.rates).all(|(a, b)| a >= b);
+    let of = |menu: &Menu| -> Vec<bool> {
+        let rows = &menu.rows;
+        let is_useful = |at: usize| {
+            // Of two that replace each other the first one stays.
+            let mut others = rows.iter().enumerate().filter(|(i, _)| *i != at);
+            !others
+                .any(|(i, row)| replaces(row, &rows[at]) && (i < at || !replaces(&rows[at], row)))
+        };
+        let looks = ample && problem.groups == 1 && menu.balanced;
+        (0..rows.len()).map(|at| !looks || is_useful(at)).collect()
+    };
+    menus.stages.iter().map(of).collect()
+}
+
+/// The rows' options at a target: for each the least rung that reaches it (and in a sum, `least`), or, with `most`, every
+/// useful rung from there up to so many SMs.
+fn offer(
+    menu: &Menu,
+    rows: impl Fn(usize) -> bool,
+    (target, least): (f64, f64),
+    most: Option<u32>,
+    out: &mut Vec<Opt>,
+) {
+    for (row, r) in menu.rows.iter().enumerate().filter(|(row, _)| rows(*row)) {
         let from = if menu.balanced {
-            r.rates.partition_point(|rate| menu.weight * rate < target)
+            let too_slow = |rate: &f64| menu.weight * rate < target || *rate < least;
+            r.rates.partition_point(too_slow)
         } else {
             0
         };
         let mut before = f64::NEG_INFINITY;
         for (rung, rate) in r.rates.iter().enumerate().skip(from) {
+            if most.is_some_and(|most| menu.ladder[rung] > most) {
+                break;
+            }
             if *rate > before {
                 let pick = Pick { row, rung };
                 out.push(Opt {
@@ -202,7 +249,7 @@ fn offer(menu: &Menu, target: f64, all_rungs: bool, out: &mut Vec<Opt>) {
                 });
                 before = *rate;
             }
-            if !all_rungs {
+            if most.is_none() {
                 break;
             }
         }
@@ -284,7 +331,9 @@ impl Descent<'_> {
         };
         let menu = &self.menus[i];
         let rates = &menu.rows[option.pick.row].rates;
-        let short = |rate: &f64| self.t_r_with(i, *rate) < h.target;
+        // The same operations in the same order as `Problem::combine`, so that the sums are the same to the last bit.
+        let (before, factor) = (self.sum_before(i), self.problem.rollout_factor());
+        let short = |rate: &f64| factor / (before + 1.0 / *rate) < h.target;
         let from = option.pick.rung;
         let rung = from + rates[from..].partition_point(short);
         let sms = *menu.ladder.get(rung)?;
@@ -298,15 +347,12 @@ impl Descent<'_> {
         })
     }
 
-    /// Rollout throughput with the rates so far and `rate` for stage `i`, the last rollout stage: the same
-    /// operations in the same order as `Problem::combine`.
-    fn t_r_with(&self, i: usize, rate: f64) -> f64 {
-        let rates = self.rates.iter().take(i).copied().chain([rate]);
-        let sum = rates
-            .enumerate()
+    /// The time per unit of the rollout stages before stage `i`, one after the other, in seconds.
+    fn sum_before(&self, i: usize) -> f64 {
+        let rates = self.rates.iter().take(i).enumerate();
+        rates
             .filter(|(j, _)| self.menus[*j].balanced && self.problem.stages[*j].role.is_rollout())
-            .fold(0.0, |sum, (_, r)| sum + 1.0 / r);
-        self.problem.rollout_factor() / sum
+            .fold(0.0, |sum, (_, r)| sum + 1.0 / r)
     }
 
     fn reaches_together(&self) -> bool {

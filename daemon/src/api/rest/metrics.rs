@@ -68,54 +68,89 @@ fn recorder() -> Option<PrometheusHandle> {
     }
 }
 
-fn describe() {
-    let count = Unit::Count;
-    describe_counter!(
+/// What the daemon counts: name, and what it is. A test holds that nothing is counted that is not here.
+const COUNTERS: [(&str, &str); 13] = [
+    (
         "evenkeel_requests_total",
-        count,
-        "gRPC requests by service and method."
-    );
-    describe_counter!(
-        "evenkeel_renewals_total",
-        count,
-        "Renewals through sessions."
-    );
-    describe_counter!(
-        "evenkeel_refusals_total",
-        count,
-        "Refused requests by reason."
-    );
-    describe_counter!(
+        "gRPC requests by service and method.",
+    ),
+    ("evenkeel_renewals_total", "Renewals through sessions."),
+    ("evenkeel_refusals_total", "Refused requests by reason."),
+    (
         "evenkeel_connections_refused_total",
-        count,
-        "Connections over the limits."
-    );
-    describe_gauge!("evenkeel_connections", count, "Open connections.");
-    describe_counter!("evenkeel_events_total", count, "Committed events by kind.");
-    describe_counter!(
+        "Connections over the limits, by listener.",
+    ),
+    ("evenkeel_events_total", "Committed events by kind."),
+    (
+        "evenkeel_events_pruned_total",
+        "Events that were older than the audit trail is kept, and were deleted.",
+    ),
+    (
         "evenkeel_commits_total",
-        count,
-        "Transactions of the ledger by result."
-    );
-    describe_counter!(
+        "Transactions of the ledger by result.",
+    ),
+    (
         "evenkeel_alarms_total",
-        count,
-        "What should never happen, by kind. Above 0: a bug."
-    );
-    describe_gauge!(
+        "What should never happen, by kind. Above 0: look into the log.",
+    ),
+    (
+        "evenkeel_affinity_drifts_total",
+        "Times that a process was found off its lease's cores and bound to them again.",
+    ),
+    (
+        "evenkeel_signals_total",
+        "Signals sent to processes that outstayed their lease.",
+    ),
+    (
+        "evenkeel_gpu_contexts_ended_total",
+        "GPU contexts that were ended because their lease was over.",
+    ),
+    (
+        "evenkeel_gpu_device_starts_total",
+        "Starts of the emulated device after it had ended by itself.",
+    ),
+    (
+        "evenkeel_reconcile_failures_total",
+        "Looks at the hardware that failed, by backend.",
+    ),
+];
+/// What has a value now.
+const GAUGES: [(&str, &str); 2] = [
+    ("evenkeel_connections", "Open connections."),
+    (
         "evenkeel_ledger_degraded",
-        "1 while the ledger's disk is full and nothing is granted."
-    );
-    describe_histogram!(
+        "1 while nothing new is granted: the ledger's disk is full, or its file or lock is not in its place.",
+    ),
+];
+/// What is counted in buckets, with its unit.
+const HISTOGRAMS: [(&str, Unit, &str); 3] = [
+    (
         "evenkeel_commit_seconds",
         Unit::Seconds,
-        "Time of a transaction of the ledger."
-    );
-    describe_histogram!(
+        "Time of a transaction of the ledger.",
+    ),
+    (
         "evenkeel_commit_events",
-        count,
-        "Events in one transaction of the ledger."
-    );
+        Unit::Count,
+        "Events in one transaction of the ledger.",
+    ),
+    (
+        "evenkeel_reconcile_seconds",
+        Unit::Seconds,
+        "Time of one look at processes and GPUs.",
+    ),
+];
+
+fn describe() {
+    for (name, what) in COUNTERS {
+        describe_counter!(name, Unit::Count, what);
+    }
+    for (name, what) in GAUGES {
+        describe_gauge!(name, Unit::Count, what);
+    }
+    for (name, unit, what) in HISTOGRAMS {
+        describe_histogram!(name, unit, what);
+    }
 }
 
 /// The page.
@@ -261,5 +296,43 @@ mod tests {
         page.line("m", &[("job", "a\"b\\c"), ("side", "x")], 0.5);
         page.line("n", &[], 3.0);
         assert_eq!(page.0, "m{job=\"a\\\"b\\\\c\",side=\"x\"} 0.5\nn 3\n");
+    }
+
+    /// The names that a file counts under.
+    fn counted(text: &str) -> impl Iterator<Item = &str> {
+        let kinds = ["counter!(", "gauge!(", "histogram!("];
+        kinds.into_iter().flat_map(move |kind| {
+            let start = ["metrics::", kind].concat();
+            let uses = text.split(start.as_str()).skip(1);
+            uses.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
+                .collect::<Vec<_>>()
+        })
+    }
+
+    #[test]
+    fn everything_that_is_counted_is_described() {
+        let described: Vec<&str> = COUNTERS
+            .into_iter()
+            .chain(GAUGES)
+            .map(|(name, _)| name)
+            .chain(HISTOGRAMS.map(|(name, ..)| name))
+            .collect();
+        let mut folders = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+        let mut seen = std::collections::BTreeSet::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).unwrap();
+                for name in counted(&text) {
+                    assert!(described.contains(&name), "{name} in {}", path.display());
+                    seen.insert(name.to_owned());
+                }
+            }
+        }
+        assert_eq!(seen.len(), described.len(), "described, and never counted");
     }
 }
