@@ -8,6 +8,8 @@
     reason = "answers to a person at a terminal; everything later goes to the log"
 )]
 
+mod tools;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +46,7 @@ const OBSERVATIONS_MAX: usize = 1_024;
 #[command(version, about)]
 struct Arguments {
     /// The configuration file.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", global = true)]
     config: Option<PathBuf>,
     /// Say what is wrong in the configuration, and start nothing.
     #[arg(long, group = "only")]
@@ -55,6 +57,8 @@ struct Arguments {
     /// Print what is found on this machine as JSON, and start nothing (but an emulated GPU, where that is set).
     #[arg(long, group = "only")]
     print_node: bool,
+    #[command(subcommand)]
+    tool: Option<tools::Tool>,
 }
 
 fn main() -> ExitCode {
@@ -66,6 +70,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Some(tool) = &arguments.tool {
+        return ended(tools::run(tool, ledger_config(&config)));
+    }
     let done = match &arguments {
         Arguments {
             check_config: true, ..
@@ -81,6 +88,10 @@ fn main() -> ExitCode {
         } => print_node(&config),
         _ => start(config),
     };
+    ended(done)
+}
+
+fn ended(done: anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -236,11 +247,7 @@ impl Drop for NewDevice {
 type Open = (Controller, Handle, watch::Receiver<Arc<reconcile::Targets>>);
 
 async fn open(config: &Config, clock: &Clock, poke: Arc<Notify>) -> anyhow::Result<Open> {
-    let settings = ledger::Config {
-        ballast_bytes: config.ledger.ballast_mib << 20,
-        min_free_bytes: config.ledger.min_free_mib << 20,
-        ..ledger::Config::new(&config.ledger.path)
-    };
+    let settings = ledger_config(config);
     let history = History::new(&settings);
     let opened = ledger::open(settings).await?;
     for warning in &opened.loaded.warnings {
@@ -253,6 +260,14 @@ async fn open(config: &Config, clock: &Clock, poke: Arc<Notify>) -> anyhow::Resu
     };
     let (ledger, loaded) = (opened.ledger, opened.loaded);
     Ok(Controller::start(rules, ledger, loaded, history, poke).await?)
+}
+
+fn ledger_config(config: &Config) -> ledger::Config {
+    ledger::Config {
+        ballast_bytes: config.ledger.ballast_mib << 20,
+        min_free_bytes: config.ledger.min_free_mib << 20,
+        ..ledger::Config::new(&config.ledger.path)
+    }
 }
 
 fn api_config(config: &Config, found: Found, troubles: reconcile::Troubles) -> api::Config {

@@ -108,6 +108,41 @@ fn what_is_printed_can_be_read_back() {
 }
 
 #[test]
+fn a_ledger_is_copied_while_it_is_in_use_and_put_back_while_it_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = synthetic(dir.path());
+    let copy = dir.path().join("copy.db");
+    let tool = |what: &str| {
+        let mut command = evenkeeld(&config, dir.path());
+        text(&command.arg(what).arg(&copy).output().unwrap())
+    };
+    let (code, _, err) = tool("backup");
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("there is no ledger"), "{err}");
+
+    let mut daemon = evenkeeld(&config, dir.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&mut daemon, "\"message\":\"ready\"");
+    let (code, said, err) = tool("backup");
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(said.contains("schema 1: 0 live leases"), "{said}");
+    let (code, _, err) = tool("backup");
+    assert_eq!(code, Some(1));
+    assert!(err.contains("exists; name another file"), "{err}");
+    let (code, _, err) = tool("restore");
+    assert_eq!(code, Some(1));
+    assert!(err.contains("another daemon"), "{err}");
+
+    kill(Pid::from_raw(daemon.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(daemon.wait().unwrap().code(), Some(0));
+    let (code, said, err) = tool("restore");
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(said.contains("the ledger of before is"), "{said}");
+}
+
+#[test]
 fn it_starts_is_alone_on_its_ledger_and_stops_when_told() {
     let dir = tempfile::tempdir().unwrap();
     let config = synthetic(dir.path());

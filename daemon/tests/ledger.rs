@@ -7,6 +7,8 @@
     reason = "helpers of tests may fail loudly, too"
 )]
 
+#[path = "ledger/backup.rs"]
+mod backup;
 #[path = "ledger/crash.rs"]
 mod crash;
 #[path = "ledger/disk.rs"]

@@ -13,6 +13,7 @@
 //!     Err(_) => exit(1),                                             // in doubt: start-up finds out
 //! }
 //! ```
+mod backup;
 mod ballast;
 mod error;
 mod fold;
@@ -29,6 +30,7 @@ mod write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use backup::{BackupError, Copied, Restored, back_up, restore};
 pub use ballast::Space;
 pub use error::{CommitError, HistoryError, OpenError};
 pub use fold::{Batch, NodeRows, fold};

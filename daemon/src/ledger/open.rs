@@ -98,7 +98,7 @@ async fn prepare(config: &Config) -> Result<(SqliteConnection, Rows), OpenError>
     Ok((conn, rows))
 }
 
-fn make_folder(path: &Path) -> Result<(), OpenError> {
+pub(super) fn make_folder(path: &Path) -> Result<(), OpenError> {
     let made = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -111,7 +111,7 @@ fn make_folder(path: &Path) -> Result<(), OpenError> {
 
 /// The one path of the ledger, however it is named: what lies beside it (the lock, SQLite's own files) is found by the
 /// path, and two daemons that come by different links must find the same.
-fn one_name(config: &Config) -> Result<PathBuf, OpenError> {
+pub(super) fn one_name(config: &Config) -> Result<PathBuf, OpenError> {
     let failed = |source| OpenError::Folder {
         path: config.path.clone(),
         source,
@@ -132,7 +132,7 @@ fn one_name(config: &Config) -> Result<PathBuf, OpenError> {
 
 /// One daemon per ledger: an advisory lock on a file of its own. (A lock on the database itself would be lost
 /// when any of its descriptors is closed.)
-fn take_lock(config: &Config) -> Result<Flock<File>, OpenError> {
+pub(super) fn take_lock(config: &Config) -> Result<Flock<File>, OpenError> {
     let path = config.beside(".lock");
     let opened = OpenOptions::new()
         .read(true)
@@ -202,7 +202,7 @@ fn judge_file_system(config: &Config) -> Vec<String> {
 
 /// Looks at the file's first 100 bytes before SQLite may write to it. (What an unfinished WAL says is asked
 /// again through SQLite.)
-fn sniff(path: &Path) -> Result<(), OpenError> {
+pub(super) fn sniff(path: &Path) -> Result<(), OpenError> {
     let mut header = [0; 100];
     let read = File::open(path).and_then(|mut file| file.read(&mut header));
     let length = match read {
@@ -236,7 +236,7 @@ fn sniff(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Whether a file with this application id and schema is one that we may open.
-fn judge(path: &Path, application: i64, schema: i64, is_empty: bool) -> Result<(), OpenError> {
+pub(super) fn judge(path: &Path, application: i64, schema: i64, is_empty: bool) -> Result<(), OpenError> {
     let path = path.to_owned();
     match application {
         APPLICATION_ID if schema > SCHEMA => Err(OpenError::Newer {
@@ -319,8 +319,18 @@ async fn pragma(conn: &mut SqliteConnection, name: &str) -> Result<String, sqlx:
     row.try_get_unchecked(0) // numbers too
 }
 
+/// A setting's value, as a number; -1 where it is none.
+pub(super) async fn integer(
+    path: &Path,
+    conn: &mut SqliteConnection,
+    name: &str,
+) -> Result<i64, OpenError> {
+    let text = pragma(conn, name).await.map_err(|e| sqlite(path, e))?;
+    Ok(text.parse().unwrap_or(-1))
+}
+
 /// What an error of SQLite at start means.
-fn sqlite(path: &Path, source: sqlx::Error) -> OpenError {
+pub(super) fn sqlite(path: &Path, source: sqlx::Error) -> OpenError {
     let path = path.to_owned();
     match primary(&source) {
         NOTADB => OpenError::NotALedger {
@@ -342,13 +352,9 @@ fn sqlite(path: &Path, source: sqlx::Error) -> OpenError {
 /// Refuses foreign and newer files, backs an older one up, and brings its schema up to date.
 async fn migrate(config: &Config, conn: &mut SqliteConnection) -> Result<(), OpenError> {
     let failed = |e| sqlite(&config.path, e);
-    let mut number = async |name: &str| -> Result<i64, OpenError> {
-        let text = pragma(&mut *conn, name).await.map_err(failed)?;
-        Ok(text.parse().unwrap_or(-1))
-    };
     let (application, schema) = (
-        number("application_id").await?,
-        number("user_version").await?,
+        integer(&config.path, conn, "application_id").await?,
+        integer(&config.path, conn, "user_version").await?,
     );
     let objects: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema")
         .fetch_one(&mut *conn)
@@ -426,7 +432,7 @@ fn backups(config: &Config) -> Vec<PathBuf> {
 
 /// Checks the pages of what the daemon needs, reads it, and compares the counts that triggers keep with the
 /// rows that they count. (Not the audit trail: it may be large and nothing depends on it.)
-async fn examine(config: &Config, conn: &mut SqliteConnection) -> Result<Rows, OpenError> {
+pub(super) async fn examine(config: &Config, conn: &mut SqliteConnection) -> Result<Rows, OpenError> {
     for table in read::TABLES {
         let sql = format!("PRAGMA quick_check('{table}')");
         let said: String = sqlx::query_scalar(AssertSqlSafe(sql))
