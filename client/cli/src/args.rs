@@ -115,6 +115,8 @@ pub(crate) enum Command {
     Leases(cmd::leases::LeasesArgs),
     /// Show what the node has and what is leased
     Node,
+    /// Say what is in order between this process, the daemon and the node, and what mends the rest
+    Doctor,
     /// Watch the node and its jobs live
     Top(cmd::top::TopArgs),
     /// Say why a job's shares are as they are

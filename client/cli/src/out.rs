@@ -42,13 +42,16 @@ pub(crate) fn text(text: impl std::fmt::Display) {
 
 /// A result for people, in lines that break between words where the terminal ends; what follows the first is indented.
 pub(crate) fn wrapped(text: &str) {
-    let width = match terminal::size() {
-        Ok((columns, _)) if is_terminal() => usize::from(columns),
-        // A program reads it: it gets lines.
-        _ => usize::MAX,
-    };
-    for line in text::hanging(text, width) {
+    for line in text::hanging(text, width()) {
         self::text(line);
+    }
+}
+
+/// Characters of a line: the terminal's, or no limit where a program reads lines.
+pub(crate) fn width() -> usize {
+    match terminal::size() {
+        Ok((columns, _)) if is_terminal() => usize::from(columns),
+        _ => usize::MAX,
     }
 }
 

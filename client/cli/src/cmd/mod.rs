@@ -2,6 +2,7 @@
 
 pub(crate) mod calibrate;
 pub(crate) mod cancel;
+pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod events;
 pub(crate) mod explain;
@@ -26,6 +27,7 @@ pub(crate) async fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         // The commands with an exit code of their own.
         Command::Run(args) => return run::run(globals, args).await,
+        Command::Doctor => return doctor::run(globals).await,
         Command::Demo(args) => return demo::run(args).await.map(Termination::report),
         Command::Submit(args) => submit::run(globals, args).await,
         Command::Jobs(args) => jobs::run(globals, args).await,
