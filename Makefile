@@ -7,7 +7,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # The steps of a target come one after the other: cargo is parallel by itself, and logs stay readable.
 .NOTPARALLEL:
-.PHONY: help deps build demo test check fmt fmt-check clippy buf deny audit accept bench lint clean
+.PHONY: help deps build demo test check fmt fmt-check clippy buf alerts deny audit accept bench lint clean
 
 # What follows the command: `make demo ARGS="--seed 3"`, `make test ARGS="lease"`.
 ARGS ?=
@@ -39,7 +39,7 @@ demo: build ## run the whole loop on an emulated GPU: under two minutes
 test: deps ## run the tests
 	@scripts/test.sh $(LOCKED) $(ARGS)
 
-check: fmt-check buf deny clippy test ## everything that CI runs
+check: fmt-check buf alerts deny clippy test ## everything that CI runs
 
 fmt: ## format the code
 	cargo fmt --all
@@ -55,6 +55,13 @@ clippy: deps
 
 buf:
 	@scripts/buf-lint.sh
+
+alerts: ## check and try the alert rules, where promtool is (Debian: prometheus)
+	@if promtool --version >/dev/null 2>&1; then \
+		promtool check rules config/alerts.yml && promtool test rules config/alerts.test.yml; \
+	else \
+		echo "promtool: skipped, since it is not installed (apt install prometheus)" >&2; \
+	fi
 
 # Without the advisories, which need the network: `make audit`.
 deny:

@@ -335,4 +335,25 @@ mod tests {
         }
         assert_eq!(seen.len(), described.len(), "described, and never counted");
     }
+
+    #[test]
+    fn dashboard_and_alerts_ask_for_metrics_that_there_are() {
+        let own = include_str!("metrics.rs");
+        let files = [
+            include_str!("../../../../config/dashboard.json"),
+            include_str!("../../../../config/alerts.yml"),
+        ];
+        for file in files {
+            let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
+            let mut asked = 0;
+            for (at, _) in file.match_indices("evenkeel_") {
+                let rest = &file[at..];
+                let name = &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())];
+                let name = name.trim_end_matches("_bucket");
+                assert!(own.contains(&format!("\"{name}\"")), "{name}");
+                asked += 1;
+            }
+            assert!(asked > 10, "nothing is asked for");
+        }
+    }
 }
