@@ -236,7 +236,12 @@ pub(super) fn sniff(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Whether a file with this application id and schema is one that we may open.
-pub(super) fn judge(path: &Path, application: i64, schema: i64, is_empty: bool) -> Result<(), OpenError> {
+pub(super) fn judge(
+    path: &Path,
+    application: i64,
+    schema: i64,
+    is_empty: bool,
+) -> Result<(), OpenError> {
     let path = path.to_owned();
     match application {
         APPLICATION_ID if schema > SCHEMA => Err(OpenError::Newer {
@@ -432,7 +437,10 @@ fn backups(config: &Config) -> Vec<PathBuf> {
 
 /// Checks the pages of what the daemon needs, reads it, and compares the counts that triggers keep with the
 /// rows that they count. (Not the audit trail: it may be large and nothing depends on it.)
-pub(super) async fn examine(config: &Config, conn: &mut SqliteConnection) -> Result<Rows, OpenError> {
+pub(super) async fn examine(
+    config: &Config,
+    conn: &mut SqliteConnection,
+) -> Result<Rows, OpenError> {
     for table in read::TABLES {
         let sql = format!("PRAGMA quick_check('{table}')");
         let said: String = sqlx::query_scalar(AssertSqlSafe(sql))
