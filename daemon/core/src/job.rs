@@ -190,6 +190,22 @@ pub struct JobSpec {
 pub const STAGES_MAX: usize = 8;
 /// Most workers of a stage.
 pub const WORKERS_MAX: u32 = 1024;
+/// Batch sizes of one stage: the allocator looks at each.
+pub const BATCHES_MAX: usize = 64;
+/// Largest batch size.
+pub const BATCH_MAX: u32 = 1 << 24;
+/// Processes of one worker, and replicas of one measurement.
+pub const PROCESSES_MAX: u32 = 1_024;
+/// Cores that a stage or a measurement may name: larger than any server, and no sum of them overflows.
+pub const CORES_MAX: u32 = 1 << 16;
+/// SMs that a stage or a measurement may name; likewise.
+pub const SMS_MAX: u32 = 1 << 16;
+/// Bytes of GPU memory that a stage or a measurement may name (1 PiB); likewise.
+pub const MEMORY_MAX: u64 = 1 << 50;
+/// Longest time of a rule, in milliseconds: a year. A sum of such times cannot overflow.
+pub const RULE_MS_MAX: u64 = 365 * 24 * 3_600_000;
+/// Most windows of a rule: months of training.
+pub const RULE_WINDOWS_MAX: u32 = 1_000_000;
 
 /// What one stage gets, and what that is predicted to yield.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

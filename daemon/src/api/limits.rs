@@ -49,20 +49,8 @@ pub const LOOK_SCANS: usize = 10_000;
 pub const ENDED_SEARCH_PAGES: u32 = 10;
 /// Bytes of a reason in words: it is kept in the audit trail.
 pub const REASON_MAX: usize = 500;
-/// Batch sizes of one stage: the allocator looks at each.
-pub const BATCHES_MAX: usize = 64;
-/// Cores that a job's stage or a measurement may name: larger than any server, and no sum of them overflows.
-pub const CORES_MAX: u32 = 1 << 16;
-/// SMs that a job's stage or a measurement may name; likewise.
-pub const SMS_MAX: u32 = 1 << 16;
-/// Bytes of GPU memory that a job's stage or a measurement may name (1 PiB); likewise.
-pub const MEMORY_MAX: u64 = 1 << 50;
 /// Work units per second that a measurement may claim: beyond 2^53 a count is no longer exact.
 pub const RATE_MAX: f64 = 9_007_199_254_740_992.0;
-/// Processes of one worker, and replicas of one measurement.
-pub const PROCESSES_MAX: u32 = 1_024;
-/// Largest batch size.
-pub const BATCH_MAX: u32 = 1 << 24;
 /// GPUs that a job names.
 pub const JOB_GPUS_MAX: usize = 16;
 /// Profiles that a what-if brings along: one for each stage.

@@ -9,7 +9,7 @@ use evenkeel_core::curve::{Point, Profile};
 use evenkeel_core::decide::job::profiles_of;
 use evenkeel_core::grant::Vector;
 use evenkeel_core::id::{GpuId, Name};
-use evenkeel_core::job::{Job, JobSpec, Plan};
+use evenkeel_core::job::{Job, JobSpec, MEMORY_MAX, Plan};
 use evenkeel_core::node::{Core, Gpu, GpuBackend, GpuMode, Node};
 use evenkeel_core::state::{Durable, slots};
 use evenkeel_core::step::State;
@@ -19,7 +19,7 @@ use tonic::Status;
 
 use super::convert::{self, Around, Bad};
 use super::error;
-use super::limits::{MEMORY_MAX, PLAN_CORES_MAX, PLAN_PROFILES_MAX, PLAN_SMS_MAX};
+use super::limits::{PLAN_CORES_MAX, PLAN_PROFILES_MAX, PLAN_SMS_MAX};
 use crate::handle::Failure;
 
 /// What is asked.

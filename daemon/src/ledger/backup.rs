@@ -18,7 +18,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tempfile::NamedTempFile;
 
 use super::open::{examine, integer, judge, make_folder, one_name, sniff, sqlite, take_lock};
-use super::{Config, OpenError, SCHEMA, load};
+use super::{Config, OpenError, SCHEMA, beside, folder, load};
 
 /// Leases that are named in a refusal; the others are counted.
 const NAMED: usize = 10;
@@ -152,7 +152,7 @@ pub async fn back_up(config: &Config, to: &Path) -> Result<Copied, BackupError> 
     }
     let mut conn = read_only(&config.path, false).await?;
     judge_connected(&config.path, &mut conn).await?;
-    let part = NamedTempFile::new_in(folder_of(to)).map_err(|e| failed(e.into()))?;
+    let part = NamedTempFile::new_in(folder(to)).map_err(|e| failed(e.into()))?;
     sqlx::query("VACUUM INTO ?")
         .bind(part.path().to_string_lossy().into_owned())
         .execute(&mut conn)
@@ -211,19 +211,6 @@ fn must_exist(what: &'static str, path: &Path) -> Result<(), BackupError> {
             what,
             path: path.to_owned(),
         }),
-    }
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
     }
 }
 
@@ -395,7 +382,7 @@ fn settle(part: NamedTempFile, to: &Path) -> Result<(), BackupError> {
     // SQLite wrote to it by its name; this is the same file.
     part.as_file().sync_all().map_err(failed)?;
     part.persist_noclobber(to).map_err(|e| failed(e.error))?;
-    File::open(folder_of(to))
-        .and_then(|folder| folder.sync_all())
+    File::open(folder(to))
+        .and_then(|opened| opened.sync_all())
         .map_err(failed)
 }

@@ -83,14 +83,23 @@ impl Config {
     }
     /// A file beside the ledger: its name with `suffix`.
     fn beside(&self, suffix: &str) -> PathBuf {
-        let mut name = self.path.clone().into_os_string();
-        name.push(suffix);
-        name.into()
+        beside(&self.path, suffix)
     }
     fn folder(&self) -> &Path {
-        match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        }
+        folder(&self.path)
+    }
+}
+
+/// A file beside another: its name with `suffix`.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
     }
 }

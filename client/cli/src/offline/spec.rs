@@ -8,7 +8,9 @@ use evenkeel_core::decide::job::check;
 use evenkeel_core::grant::Resize;
 use evenkeel_core::id::{GpuId, Name};
 use evenkeel_core::job::{
-    Detector, JobSpec, Policy, RebalanceSpec, Role, STAGES_MAX, SmMode, StageSpec, WORKERS_MAX,
+    BATCH_MAX, BATCHES_MAX, CORES_MAX, Detector, JobSpec, MEMORY_MAX, PROCESSES_MAX, Policy,
+    RULE_MS_MAX, RULE_WINDOWS_MAX, RebalanceSpec, Role, SMS_MAX, STAGES_MAX, SmMode, StageSpec,
+    WORKERS_MAX,
 };
 use evenkeel_core::unit::{Bytes, Millis, Rate, Sms};
 
@@ -17,16 +19,6 @@ use crate::fail::Failure;
 
 /// "No limit of its own".
 const NO_LIMIT: u32 = u32::MAX;
-/// Cores and SMs that may be named: more than there are, and no sum of them overflows.
-const COUNT_MAX: u32 = 1 << 16;
-/// Bytes that may be named (1 PiB); likewise.
-const MEMORY_MAX: u64 = 1 << 50;
-/// Batch sizes of a stage, their size, processes of a worker, milliseconds and windows of a rule: the daemon's limits.
-const BATCHES_MAX: usize = 64;
-const BATCH_MAX: u32 = 1 << 24;
-const PROCESSES_MAX: u32 = 1_024;
-const TIME_MAX_MS: u64 = 365 * 24 * 3_600_000;
-const WINDOWS_MAX: u32 = 1_000_000;
 /// Whose the plan is: nobody's.
 const NOBODY: &str = "offline";
 
@@ -199,7 +191,8 @@ fn stage(at: usize, spec: &client::StageSpec) -> Result<StageSpec, Bad> {
         }
         (0, 0)
     } else {
-        range(of, ["min_sms", "max_sms"], spec.min_sms, spec.max_sms)?
+        let (least, most) = (spec.min_sms, spec.max_sms);
+        range(of, ["min_sms", "max_sms"], least, most, SMS_MAX)?
     };
     let cores = if spec.no_cores || spec.max_cores == Some(0) {
         if spec.min_cores > 0 || spec.max_cores.is_some_and(|n| n > 0) {
@@ -209,7 +202,7 @@ fn stage(at: usize, spec: &client::StageSpec) -> Result<StageSpec, Bad> {
         (0, 0)
     } else {
         let (least, most) = (spec.min_cores, spec.max_cores);
-        range(of, ["min_cores", "max_cores"], least, most)?
+        range(of, ["min_cores", "max_cores"], least, most, CORES_MAX)?
     };
     Ok(StageSpec {
         name: of.name("name", &spec.name)?,
@@ -241,10 +234,11 @@ fn range(
     [low, high]: [&'static str; 2],
     least: u32,
     most: Option<u32>,
+    limit: u32,
 ) -> Result<(u32, u32), Bad> {
     let most = most.filter(|n| *n > 0);
-    of.at_most(low, least, COUNT_MAX)?;
-    of.at_most(high, most.unwrap_or(0), COUNT_MAX)?;
+    of.at_most(low, least, limit)?;
+    of.at_most(high, most.unwrap_or(0), limit)?;
     let most = most.unwrap_or(NO_LIMIT);
     if least > most {
         let why = format_args!("{low} = {least} is more than {high} = {most}");
@@ -257,10 +251,11 @@ fn range(
 fn rules(of: Of<'_>, spec: &client::RebalanceSpec) -> Result<RebalanceSpec, Bad> {
     let default = RebalanceSpec::default();
     let time = |key, given: Option<u64>, or: Millis| match given {
-        Some(ms) if ms > TIME_MAX_MS => Err(of.bad(key, format_args!("{key} is more than a year"))),
+        Some(ms) if ms > RULE_MS_MAX => Err(of.bad(key, format_args!("{key} is more than a year"))),
         given => Ok(given.map_or(or, Millis)),
     };
-    let count = |key, given: Option<u32>, or| of.at_most(key, given.unwrap_or(or), WINDOWS_MAX);
+    let count =
+        |key, given: Option<u32>, or| of.at_most(key, given.unwrap_or(or), RULE_WINDOWS_MAX);
     let detector = match spec.detector {
         client::Detector::Streak => Detector::Streak {
             gap: of.within("gap", spec.gap.unwrap_or(0.15), 0.0, 1.0)?,
@@ -279,16 +274,25 @@ fn rules(of: Of<'_>, spec: &client::RebalanceSpec) -> Result<RebalanceSpec, Bad>
     };
     Ok(RebalanceSpec {
         detector,
-        cooldown_windows: count("cooldown_windows", spec.cooldown_windows, 0)?,
+        cooldown_windows: count(
+            "cooldown_windows",
+            spec.cooldown_windows,
+            default.cooldown_windows,
+        )?,
         horizon: time("horizon", spec.horizon_ms, default.horizon)?,
         restart_cost: time("restart_cost", spec.restart_cost_ms, default.restart_cost)?,
-        min_gain: of.within("min_gain", spec.min_gain.unwrap_or(0.0), 0.0, 100.0)?,
+        min_gain: of.within(
+            "min_gain",
+            spec.min_gain.unwrap_or(default.min_gain),
+            0.0,
+            100.0,
+        )?,
         shrink_timeout: time(
             "shrink_timeout",
             spec.shrink_timeout_ms,
             default.shrink_timeout,
         )?,
-        refit_windows: count("refit_windows", spec.refit_windows, 0)?,
+        refit_windows: count("refit_windows", spec.refit_windows, default.refit_windows)?,
         ..default
     })
 }
@@ -316,7 +320,7 @@ pub(super) fn profile(profile: &Profile) -> Result<curve::Profile, Failure> {
                 "a trial without cores and SMs measures nothing".to_owned(),
             ));
         }
-        if p.cores.max(p.sms) > COUNT_MAX || p.memory_bytes > MEMORY_MAX {
+        if p.cores > CORES_MAX || p.sms > SMS_MAX || p.memory_bytes > MEMORY_MAX {
             return Err(wrong("no machine is that large".to_owned()));
         }
         if !(p.weight.is_finite() && p.weight > 0.0) {

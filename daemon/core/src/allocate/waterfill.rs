@@ -35,8 +35,10 @@ pub(super) struct Search<'a> {
     /// Combinations that may still be looked at.
     nodes_left: u64,
     options: Vec<Vec<Opt>>,
-    /// Of each stage, the rows that no other row can replace wherever the bytes are not short. All, where they may be.
+    /// Of each stage, the rows that no other row can replace where bytes are not short.
     useful: Vec<Vec<bool>>,
+    /// What the largest rows of all stages take together: with so many bytes none is short.
+    ample: u64,
     /// Of each stage, the highest rate on its menu.
     bests: Vec<f64>,
 }
@@ -82,6 +84,7 @@ impl<'a> Search<'a> {
             nodes_left: NODES_MAX,
             options,
             useful: useful(problem, menus),
+            ample: ample(menus),
             bests: menus.stages.iter().map(Menu::best).collect(),
         }
     }
@@ -133,7 +136,8 @@ impl<'a> Search<'a> {
                 0.0
             };
             // Which of two rows that do the same is nearer to the previous split is for the ranking to say.
-            let rows = |row: usize| ranked.is_some() || self.useful[i][row];
+            let all_rows = ranked.is_some() || budget.memory < self.ample;
+            let rows = |row: usize| all_rows || self.useful[i][row];
             let most = all_rungs.then_some(budget.sms);
             offer(menu, rows, (target, least), most, options);
             if options.is_empty() {
@@ -195,13 +199,15 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The rows that a search for any combination has to look at. With bytes to spare for the largest rows, a row that takes
-/// no more cores than another and is nowhere slower replaces it. Only for one group, whose search goes over the rungs of
-/// every row; elsewhere looking for such rows takes longer than searching them.
-fn useful(problem: &Problem, menus: &Menus) -> Vec<Vec<bool>> {
+fn ample(menus: &Menus) -> u64 {
     let most = |menu: &Menu| menu.rows.iter().map(|row| row.memory).max().unwrap_or(0);
-    let bytes = menus.stages.iter().map(most);
-    let ample = bytes.fold(0, u64::saturating_add) <= menus.budget.memory;
+    menus.stages.iter().map(most).fold(0, u64::saturating_add)
+}
+
+/// The rows that a search for any combination has to look at while bytes are [`ample`]: a row that takes no more cores
+/// than another and is nowhere slower replaces it. Only for one group, whose search goes over the rungs of every row;
+/// elsewhere looking for such rows takes longer than searching them.
+fn useful(problem: &Problem, menus: &Menus) -> Vec<Vec<bool>> {
     let replaces =
         |a: &Row, b: &Row| a.cores <= b.cores && a.rates.iter().zip(&b.rates).all(|(a, b)| a >= b);
     let of = |menu: &Menu| -> Vec<bool> {
@@ -212,7 +218,7 @@ fn useful(problem: &Problem, menus: &Menus) -> Vec<Vec<bool>> {
             !others
                 .any(|(i, row)| replaces(row, &rows[at]) && (i < at || !replaces(&rows[at], row)))
         };
-        let looks = ample && problem.groups == 1 && menu.balanced;
+        let looks = problem.groups == 1 && menu.balanced;
         (0..rows.len()).map(|at| !looks || is_useful(at)).collect()
     };
     menus.stages.iter().map(of).collect()

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_core::curve::{Curve, KNEE, Point, Profile, ProfileKey};
 use evenkeel_core::decide::node::POINTS_MAX;
 use evenkeel_core::id::Name;
+use evenkeel_core::job::{BATCH_MAX, CORES_MAX, MEMORY_MAX, PROCESSES_MAX, SMS_MAX};
 use evenkeel_core::unit::{Bytes, Rate, Sms};
 use evenkeel_proto::v1 as pb;
 
 use super::{Bad, at_most, name, or_default, within};
-use crate::api::limits::{BATCH_MAX, CORES_MAX, MEMORY_MAX, PROCESSES_MAX, RATE_MAX, SMS_MAX};
+use crate::api::limits::RATE_MAX;
 
 /// Most that a measurement may count.
 const WEIGHT_MAX: f64 = 1e9;

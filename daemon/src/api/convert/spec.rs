@@ -1,24 +1,19 @@
 //! What a job declares, parsed; every default is filled in.
 use evenkeel_core::id::GpuId;
 use evenkeel_core::job::{
-    Detector, JobSpec, Policy, RebalanceSpec, Role, STAGES_MAX, ShrinkFallback, SmMode, StageSpec,
-    WORKERS_MAX,
+    BATCH_MAX, BATCHES_MAX, CORES_MAX, Detector, JobSpec, MEMORY_MAX, PROCESSES_MAX, Policy,
+    RULE_MS_MAX, RULE_WINDOWS_MAX, RebalanceSpec, Role, SMS_MAX, STAGES_MAX, ShrinkFallback,
+    SmMode, StageSpec, WORKERS_MAX,
 };
 use evenkeel_core::unit::{Bytes, Millis, Sms};
 use evenkeel_proto::v1 as pb;
 
 use super::vector::gpu_id;
 use super::{Bad, at_most, name, optional_name, or_default, resize, within};
-use crate::api::limits::{
-    BATCH_MAX, BATCHES_MAX, CORES_MAX, JOB_GPUS_MAX, MEMORY_MAX, PROCESSES_MAX, SMS_MAX,
-};
+use crate::api::limits::JOB_GPUS_MAX;
 
 /// "No limit of its own".
 pub(super) const NO_LIMIT: u32 = u32::MAX;
-/// Longest time of a rule: a year. A sum of such times cannot overflow.
-const TIME_MAX: u64 = 365 * 24 * 3_600_000;
-/// Most windows of a rule: months of training.
-const WINDOWS_MAX: u32 = 1_000_000;
 
 /// A job as declared.
 pub(in crate::api) fn spec(w: &pb::JobSpec) -> Result<JobSpec, Bad> {
@@ -215,13 +210,15 @@ fn role(w: i32) -> Result<Role, Bad> {
 pub(in crate::api) fn rebalance(w: &pb::RebalanceSpec) -> Result<RebalanceSpec, Bad> {
     let default = RebalanceSpec::default();
     let time = |field: &str, given: Option<u64>, default: Millis| match given {
-        Some(ms) if ms > TIME_MAX => Err(Bad::new(field, format!("{ms} ms is more than a year"))),
+        Some(ms) if ms > RULE_MS_MAX => {
+            Err(Bad::new(field, format!("{ms} ms is more than a year")))
+        }
         given => Ok(given.map_or(default, Millis)),
     };
     let count = |field: &str, given: Option<u32>, default: u32| match given {
-        Some(n) if n > WINDOWS_MAX => Err(Bad::new(
+        Some(n) if n > RULE_WINDOWS_MAX => Err(Bad::new(
             field,
-            format!("{n} windows are more than {WINDOWS_MAX}"),
+            format!("{n} windows are more than {RULE_WINDOWS_MAX}"),
         )),
         given => Ok(given.unwrap_or(default)),
     };
@@ -259,8 +256,8 @@ fn detector(w: &pb::RebalanceSpec) -> Result<Detector, Bad> {
     match w.detector.as_str() {
         "" | "streak" => {
             let windows = w.windows.unwrap_or(20);
-            if windows == 0 || windows > WINDOWS_MAX {
-                let why = format!("{windows} is not 1 to {WINDOWS_MAX}");
+            if windows == 0 || windows > RULE_WINDOWS_MAX {
+                let why = format!("{windows} is not 1 to {RULE_WINDOWS_MAX}");
                 return Err(Bad::new("windows", why));
             }
             let gap = within("gap", w.gap.unwrap_or(0.15), 0.0, 1.0)?;
