@@ -11,7 +11,7 @@ SHELL := bash
 
 # What follows the command: `make demo ARGS="--seed 3"`, `make test ARGS="lease"`.
 ARGS ?=
-# Which lines of `make accept`: 1 to 7, or all.
+# Which lines of `make accept`: a theme (main, doors), a line (main.3), several with commas, or all.
 PART ?= all
 # `make LOCKED=--locked …` refuses to touch Cargo.lock. `.ci/run` does.
 LOCKED ?=
@@ -74,7 +74,7 @@ deny:
 audit: ## compare the dependencies with the published advisories (needs the network)
 	cargo deny --log-level warn check advisories
 
-accept: build ## measure the figures that were asked for: PART=1 to 7, or all
+accept: build ## measure the figures that were asked for: PART=main, doors, doors.4, … or all
 	cargo run --release $(LOCKED) -p evenkeel-tests --bin accept -- --part $(PART) $(ARGS)
 
 bench: deps ## run the benchmarks

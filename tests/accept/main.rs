@@ -14,7 +14,9 @@ mod clone;
 mod crash;
 mod daemon;
 mod disk;
+mod doors;
 mod gpu;
+mod line;
 mod load;
 mod machine;
 mod plans;
@@ -29,16 +31,17 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::line::{Line, Theme};
 use crate::row::Table;
 
-/// Measures the acceptance lines of the main job and prints what was asked, what was measured, whether it holds.
+/// Measures the acceptance lines, theme by theme, and prints what was asked, what was measured, whether it holds.
 #[derive(Parser)]
 #[command(
     name = "accept",
     after_help = "Build the release binaries first: `make accept` does."
 )]
 struct Args {
-    /// Which lines: 1 to 7, several with commas, or `all`.
+    /// Which lines: a theme (main, doors), one of its lines (main.3), several with commas, or `all`.
     #[arg(long, default_value = "all")]
     part: String,
     /// Also writes the table, as Markdown, to this file.
@@ -108,25 +111,30 @@ async fn measure(args: &Args) -> anyhow::Result<bool> {
         fresh_clone: args.fresh_clone,
         demos: BTreeMap::new(),
     };
-    let parts = parts(&args.part)?;
+    let lines = line::parse(&args.part)?;
     let mut table = Table::new(machine::describe()?, args.short);
-    for part in &parts {
-        eprintln!("accept: measuring line {part}");
-        let rows = match part {
-            1 => balance::measure(&mut run).await,
-            2 => gpu::measure(&run).await,
-            3 => plans::measure(&mut run).await,
-            4 => world::measure(&run).await,
-            5 => crash::measure(&run).await,
-            6 => speed::measure(&run).await,
-            _ => bad::measure(&run).await,
+    for line in &lines {
+        eprintln!("accept: measuring line {line}");
+        let rows = match (line.theme, line.number) {
+            (Theme::Main, 1) => balance::measure(&mut run).await,
+            (Theme::Main, 2) => gpu::measure(&run).await,
+            (Theme::Main, 3) => plans::measure(&mut run).await,
+            (Theme::Main, 4) => world::measure(&run).await,
+            (Theme::Main, 5) => crash::measure(&run).await,
+            (Theme::Main, 6) => speed::measure(&run).await,
+            (Theme::Main, _) => bad::measure(&run).await,
+            (Theme::Doors, number) => doors::measure(&run, number).await,
         };
-        table.part(*part, rows);
+        table.part(*line, rows);
         print!("{}", table.last_part());
     }
-    if parts.contains(&1) && !args.fresh_clone {
+    let demo = Line {
+        theme: Theme::Main,
+        number: 1,
+    };
+    if lines.contains(&demo) && !args.fresh_clone {
         table.note(
-            "Not asked for in this run: that the two commands work on a fresh clone (line 1; `--fresh-clone` \
+            "Not asked for in this run: that the two commands work on a fresh clone (line main.1; `--fresh-clone` \
              measures it).",
         );
     }
@@ -135,16 +143,4 @@ async fn measure(args: &Args) -> anyhow::Result<bool> {
         std::fs::write(path, table.markdown())?;
     }
     Ok(table.holds())
-}
-
-fn parts(text: &str) -> anyhow::Result<Vec<u8>> {
-    if text == "all" {
-        return Ok((1..=7).collect());
-    }
-    text.split(',')
-        .map(|p| match p.trim().parse() {
-            Ok(n) if (1..=7).contains(&n) => Ok(n),
-            _ => anyhow::bail!("--part {p}: lines are 1 to 7, or `all`"),
-        })
-        .collect()
 }

@@ -1,6 +1,8 @@
 //! A measured line, and the table of all of them.
 use std::fmt::Write as _;
 
+use crate::line::Line;
+
 /// One thing that was asked for and measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
@@ -51,7 +53,7 @@ pub(crate) struct Table {
     machine: String,
     short: bool,
     notes: Vec<String>,
-    parts: Vec<(u8, Vec<Row>)>,
+    parts: Vec<(Line, Vec<Row>)>,
 }
 
 impl Table {
@@ -68,7 +70,7 @@ impl Table {
         self.notes.push(text.to_owned());
     }
     /// Adds a part; one that could not be measured, or found nothing, does not hold.
-    pub(crate) fn part(&mut self, part: u8, rows: anyhow::Result<Vec<Row>>) {
+    pub(crate) fn part(&mut self, part: Line, rows: anyhow::Result<Vec<Row>>) {
         let broken = |why: String| vec![Row::new("the measurement itself", "runs", why, false)];
         let rows = match rows {
             Ok(rows) if rows.is_empty() => broken("it gave no row".into()),
@@ -138,10 +140,16 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::line::Theme;
+
+    const LINE: Line = Line {
+        theme: Theme::Main,
+        number: 1,
+    };
 
     fn table(rows: anyhow::Result<Vec<Row>>) -> Table {
         let mut table = Table::new("a machine".into(), false);
-        table.part(1, rows);
+        table.part(LINE, rows);
         table
     }
 
@@ -161,7 +169,7 @@ mod tests {
     #[test]
     fn a_short_run_never_looks_like_a_long_one() {
         let mut short = Table::new("a machine".into(), true);
-        short.part(1, Ok(vec![Row::new("a", "b", "c", true)]));
+        short.part(LINE, Ok(vec![Row::new("a", "b", "c", true)]));
         short.note("something was left out");
         let text = short.markdown();
         assert!(
