@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// Where a daemon listens unless it is told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/evenkeel/evenkeeld.sock";
-/// Names another address: a path, or `http://127.0.0.1:PORT`.
+/// Names another address: a path, `https://HOST:PORT`, or `http://127.0.0.1:PORT`.
 pub const SOCKET_VARIABLE: &str = "EVENKEEL_SOCKET";
 
 /// The address of a daemon.
@@ -16,12 +16,14 @@ pub enum Address {
     Unix(PathBuf),
     /// Plain TCP, `http://127.0.0.1:PORT`, where the daemon was told to offer it. No process can attach over it.
     Http(String),
+    /// Mutual TLS over TCP, `https://HOST:PORT`. No process can attach over it, either.
+    Https(String),
 }
 
 /// A text that is no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not an address of a daemon: {why}; give a socket's path or http://127.0.0.1:PORT"
+    "`{text}` is not an address of a daemon: {why}; give a socket's path, https://HOST:PORT or http://127.0.0.1:PORT"
 )]
 pub struct BadAddress {
     text: String,
@@ -47,6 +49,8 @@ impl Address {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 format!("unix://{}", path.display())
             }
+            // The connections that it is made with speak TLS by themselves.
+            Self::Https(uri) => uri.replacen("https", "http", 1),
             Self::Http(uri) => uri.clone(),
         }
     }
@@ -68,7 +72,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
-            Self::Http(uri) => f.write_str(uri),
+            Self::Http(uri) | Self::Https(uri) => f.write_str(uri),
         }
     }
 }
@@ -85,10 +89,16 @@ impl FromStr for Address {
         if text.is_empty() {
             return bad("it is empty");
         }
-        if let Some(rest) = text.strip_prefix("http://") {
+        for (scheme, kind) in [
+            ("http://", Self::Http as fn(String) -> Self),
+            ("https://", Self::Https),
+        ] {
+            let Some(rest) = text.strip_prefix(scheme) else {
+                continue;
+            };
             let port = rest.trim_end_matches('/').rsplit_once(':').map(|(_, p)| p);
             return match port.map(str::parse::<u16>) {
-                Some(Ok(_)) => Ok(Self::Http(text.trim_end_matches('/').to_owned())),
+                Some(Ok(_)) => Ok(kind(text.trim_end_matches('/').to_owned())),
                 _ => bad("the port is missing"),
             };
         }
@@ -98,7 +108,7 @@ impl FromStr for Address {
             )));
         }
         match text.split_once("://") {
-            Some(_) => bad("only unix and http are known"),
+            Some(_) => bad("only unix, https and http are known"),
             None => Ok(Self::Unix(PathBuf::from(text))),
         }
     }
@@ -121,7 +131,12 @@ mod tests {
                 Some(Address::Http("http://127.0.0.1:7070".into())),
             ),
             ("http://127.0.0.1", None),
-            ("https://host:1", None),
+            (
+                "https://host:1",
+                Some(Address::Https("https://host:1".into())),
+            ),
+            ("https://host", None),
+            ("ftp://host:1", None),
             ("", None),
         ] {
             assert_eq!(text.parse::<Address>().ok(), expect, "{text}");

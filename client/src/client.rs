@@ -12,6 +12,7 @@ use crate::address::Address;
 use crate::clock::BootTime;
 use crate::error::{Absence, Error, Result, Verdict, judge};
 use crate::retry::{Backoff, ClientConfig};
+use crate::tls::Connector;
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -53,12 +54,18 @@ impl Client {
             what: "a connection",
             source: std::io::Error::other(e.to_string()),
         })?;
-        let channel = endpoint
+        let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
-            .tcp_nodelay(true)
-            .connect_lazy();
+            .tcp_nodelay(true);
+        let channel = match (&config.address, &config.credentials) {
+            (Address::Https(_), None) => return Err(Error::NoCredentials),
+            (Address::Https(_), Some(credentials)) => {
+                endpoint.connect_with_connector_lazy(Connector::new(credentials.clone()))
+            }
+            _ => endpoint.connect_lazy(),
+        };
         Ok(Self {
             channel,
             config: Arc::new(config),

@@ -7,6 +7,7 @@ use tonic::{Code, ConnectError, Status};
 use tonic_types::StatusExt as _;
 
 use crate::address::{Address, BadAddress};
+use crate::tls::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE};
 
 /// A refusal that explains itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +77,12 @@ pub enum Error {
     /// Not an address.
     #[error(transparent)]
     Address(#[from] BadAddress),
+    /// An `https://` address without files for mutual TLS.
+    #[error(
+        "an https:// address needs this client's certificate: set {CERTIFICATE_VARIABLE}, {KEY_VARIABLE} and \
+         {CA_VARIABLE}"
+    )]
+    NoCredentials,
     /// A thread or runtime could not be started.
     #[error("cannot start {what}: {source}")]
     Start {

@@ -35,6 +35,7 @@ mod guard;
 pub mod model;
 mod retry;
 mod session;
+mod tls;
 
 pub use address::{Address, BadAddress, DEFAULT_SOCKET, SOCKET_VARIABLE};
 pub use calls::Watch;
@@ -45,3 +46,4 @@ pub use guard::{BATCH_VARIABLE, FENCE_VARIABLE, GuardOptions, LEASE_VARIABLE, Le
 pub use model::*;
 pub use retry::ClientConfig;
 pub use session::{Callback, GuardEvent, GuardState, LossReason, OnDaemonLost};
+pub use tls::{CA_VARIABLE, CERTIFICATE_VARIABLE, Credentials, KEY_VARIABLE};

@@ -5,6 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 
 use crate::address::{Address, BadAddress};
+use crate::tls::Credentials;
 
 /// First pause between two tries: a local daemon that restarts is back in tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -16,6 +17,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub struct ClientConfig {
     /// Where it listens.
     pub address: Address,
+    /// For an `https://` address: who this client is, and whom it believes.
+    pub credentials: Option<Credentials>,
     /// How long one logical call is tried in all; a wait in the queue comes on top.
     pub deadline: Duration,
     /// How long one try may take; a wait in the queue comes on top.
@@ -27,20 +30,31 @@ impl ClientConfig {
     pub const fn new(address: Address) -> Self {
         Self {
             address,
+            credentials: None,
             deadline: Duration::from_secs(30),
             try_timeout: Duration::from_secs(10),
         }
     }
-    /// With the address from `EVENKEEL_SOCKET`, or the default one.
+    /// With the address from `EVENKEEL_SOCKET`, or the default one, and with credentials from `EVENKEEL_TLS_CERT`,
+    /// `EVENKEEL_TLS_KEY` and `EVENKEEL_TLS_CA`, if they are set.
     ///
     /// # Errors
     /// The variable holds something else than an address.
     pub fn from_env() -> Result<Self, BadAddress> {
-        Address::from_env().map(Self::new)
+        Ok(Self {
+            credentials: Credentials::from_env(),
+            ..Self::new(Address::from_env()?)
+        })
+    }
+    /// With files for mutual TLS.
+    #[must_use]
+    pub fn credentials(mut self, credentials: Option<Credentials>) -> Self {
+        self.credentials = credentials;
+        self
     }
     /// With another time for one logical call.
     #[must_use]
-    pub const fn deadline(mut self, deadline: Duration) -> Self {
+    pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_core::caps::Caps;
 use evenkeel_core::command::{Command, Rejection, Reply};
 use evenkeel_core::converge::{Target, troubles};
 use evenkeel_core::id::LeaseId;
@@ -70,6 +71,8 @@ pub enum Fatal {
 pub struct Config {
     /// Times and limits of the core.
     pub settings: Settings,
+    /// What each tenant may have at most.
+    pub caps: Caps,
     /// This boot.
     pub boot_id: String,
     /// Events older than this leave the audit trail.
@@ -129,7 +132,8 @@ impl Controller {
         } else {
             BTreeMap::new()
         };
-        let volatile = Volatile::start(&durable, config.settings, now, unrenewed);
+        let mut volatile = Volatile::start(&durable, config.settings, now, unrenewed);
+        volatile.caps = config.caps.clone();
         let mut state = State { durable, volatile };
         if !same_boot {
             let ended = step(&mut state, now, &[Command::Rebooted]);

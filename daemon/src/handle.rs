@@ -100,13 +100,20 @@ type Read = Box<dyn FnOnce(&State, Time) + Send>;
 pub(crate) struct Published {
     pub(crate) clock: Arc<LeaseClock>,
     pub(crate) tenant: Name,
+    /// The job that it is for, by name; kept when that has ended.
+    job: Option<Name>,
     pub(crate) ttl: Millis,
     /// The session that renews it, to be woken when there is a directive.
     listener: Mutex<Option<Arc<Notify>>>,
 }
 
 impl Published {
-    pub(crate) fn new(clock: Arc<LeaseClock>, lease: &Lease, old: Option<&Self>) -> Self {
+    pub(crate) fn new(
+        clock: Arc<LeaseClock>,
+        lease: &Lease,
+        job: Option<&Name>,
+        old: Option<&Self>,
+    ) -> Self {
         let listener = old.and_then(|o| {
             o.listener
                 .lock()
@@ -116,9 +123,13 @@ impl Published {
         Self {
             clock,
             tenant: lease.tenant.clone(),
+            job: job.cloned(),
             ttl: lease.ttl,
             listener: Mutex::new(listener),
         }
+    }
+    fn seen_by(&self, caller: &Caller) -> bool {
+        caller.sees(&self.tenant, self.job.as_ref())
     }
     pub(crate) fn wake(&self) {
         if let Some(notify) = &*self.listener.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -290,7 +301,7 @@ impl Handle {
         ttl: Millis,
         wait: Millis,
     ) -> Result<Lease, Failure> {
-        let shared = self.shared.clone();
+        let (shared, who) = (self.shared.clone(), Caller::user(tenant.clone()));
         let (granted_in, mut granted) = oneshot::channel();
         self.read(move |state, _| match state.durable.leases().get(&id) {
             Some(l) if l.phase == Phase::Queued => {
@@ -315,7 +326,7 @@ impl Handle {
         loop {
             tokio::select! {
                 answer = &mut granted => return answer.unwrap_or(Err(Failure::Stopping)),
-                _ = beat.tick() => drop(self.renew(tenant, false, id, Fence(1), clock::now()).await),
+                _ = beat.tick() => drop(self.renew(&who, id, Fence(1), clock::now()).await),
                 () = &mut end => break,
             }
         }
@@ -335,21 +346,16 @@ impl Handle {
     /// When nobody can say what became of it: the lease may live on, and is to be renewed again.
     pub async fn renew(
         &self,
-        tenant: &Name,
-        admin: bool,
+        caller: &Caller,
         id: LeaseId,
         fence: Fence,
         now: Time,
     ) -> Result<Renewed, Failure> {
-        match self.renew_now(tenant, admin, id, fence, now) {
+        match self.renew_now(caller, id, fence, now) {
             Ok(renewed) => Ok(renewed),
             Err(ttl) => {
-                let caller = Caller {
-                    tenant: tenant.clone(),
-                    admin,
-                };
                 let renew = Command::Renew {
-                    caller,
+                    caller: caller.clone(),
                     lease: id,
                     fence,
                 };
@@ -361,18 +367,12 @@ impl Handle {
     /// The part of [`Handle::renew`] that never waits; the error (the lease's TTL) says that it has to.
     pub fn renew_now(
         &self,
-        tenant: &Name,
-        admin: bool,
+        caller: &Caller,
         id: LeaseId,
         fence: Fence,
         now: Time,
     ) -> Result<Renewed, Millis> {
-        let Some(lease) = self
-            .shared
-            .published
-            .get(&id)
-            .filter(|l| admin || l.tenant == *tenant)
-        else {
+        let Some(lease) = self.shared.published.get(&id).filter(|l| l.seen_by(caller)) else {
             return Ok(Renewed::Lost);
         };
         match lease.clock.renew(fence, now.after(lease.ttl)) {
@@ -382,19 +382,20 @@ impl Handle {
         }
     }
 
+    /// Whether there is such a live lease, and it is not the caller's.
+    pub fn is_anothers(&self, caller: &Caller, id: LeaseId) -> bool {
+        let lease = self.shared.published.get(&id);
+        lease.is_some_and(|l| !l.seen_by(caller))
+    }
+
     /// When a live lease runs out unless it is renewed; none if there is no such lease.
     pub fn deadline(&self, id: LeaseId) -> Option<Time> {
         self.shared.published.get(&id).map(|l| l.clock.deadline())
     }
 
     /// Wakes `notify` when there may be a directive for this lease. The latest listener counts.
-    pub fn listen(&self, tenant: &Name, admin: bool, id: LeaseId, notify: &Arc<Notify>) {
-        if let Some(lease) = self
-            .shared
-            .published
-            .get(&id)
-            .filter(|l| admin || l.tenant == *tenant)
-        {
+    pub fn listen(&self, caller: &Caller, id: LeaseId, notify: &Arc<Notify>) {
+        if let Some(lease) = self.shared.published.get(&id).filter(|l| l.seen_by(caller)) {
             *lease
                 .listener
                 .lock()

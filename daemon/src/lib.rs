@@ -1,6 +1,7 @@
 //! Evenkeel's daemon: the shell around the decisions of `evenkeel-core`. Configuration, the controller and its
 //! handle, the ledger, reconcilers and backends, and the API. The binary `evenkeeld` wires them; tests link this.
 pub mod api;
+pub mod audit;
 pub mod backend;
 pub mod clock;
 pub mod config;

@@ -20,6 +20,7 @@ use anyhow::Context;
 use clap::Parser;
 use evenkeel_core::command::Command;
 use evenkeeld::api::{self, Api, Connections};
+use evenkeeld::audit::Audit;
 use evenkeeld::backend::emulated::{EmulatedBackend, Started};
 use evenkeeld::backend::{Backend, cpu, cpu::CpuBackend};
 use evenkeeld::clock::Clock;
@@ -178,7 +179,7 @@ async fn run(
     let period = Duration::from_millis(config.leases.reconcile_ms);
     let config = api::Config {
         connections,
-        ..api_config(&config, found, troubles.clone())
+        ..api_config(&config, found, troubles.clone())?
     };
     let forwarder = tokio::spawn(forward(handle.clone(), observed));
     // Before anything looks at devices, and starts one again that a start which fails here has ended.
@@ -255,6 +256,7 @@ async fn open(config: &Config, clock: &Clock, poke: Arc<Notify>) -> anyhow::Resu
     }
     let rules = controller::Config {
         settings: config.settings(),
+        caps: config.tenants.caps(),
         boot_id: clock.boot_id().to_owned(),
         keep_events: Duration::from_secs(u64::from(config.ledger.audit_days) * 86_400),
     };
@@ -270,13 +272,20 @@ fn ledger_config(config: &Config) -> ledger::Config {
     }
 }
 
-fn api_config(config: &Config, found: Found, troubles: reconcile::Troubles) -> api::Config {
+fn api_config(
+    config: &Config,
+    found: Found,
+    troubles: reconcile::Troubles,
+) -> anyhow::Result<api::Config> {
+    let path = config.audit_path();
+    let audit =
+        Audit::to(&path).with_context(|| format!("cannot open audit.path {}", path.display()))?;
     let sockets = found.emulated.into_iter().map(|g| (g.id, g.socket));
     let notes = found.notes;
-    api::Config {
+    Ok(api::Config {
         troubles: Arc::new(move || notes.iter().cloned().chain(troubles.list()).collect()),
-        ..api::Config::new(config, sockets.collect())
-    }
+        ..api::Config::new(config, sockets.collect(), audit)
+    })
 }
 
 /// Nothing is enforced on a synthetic pool.

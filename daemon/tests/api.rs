@@ -8,6 +8,10 @@
 )]
 #[path = "api/bad_input.rs"]
 mod bad_input;
+#[path = "api/doors.rs"]
+mod doors;
+#[path = "api/doors_kit.rs"]
+mod doors_kit;
 #[path = "api/jobs.rs"]
 mod jobs;
 #[path = "api/kit.rs"]

@@ -56,6 +56,7 @@ impl Life {
         let rules = controller::Config {
             settings: Settings::default(),
             boot_id: "this boot".into(),
+            caps: Default::default(),
             keep_events: Duration::from_secs(3600),
         };
         let (ledger, loaded) = (opened.ledger, opened.loaded);
@@ -94,10 +95,9 @@ impl Life {
         self.handle.run(command).await
     }
     fn renews(&self, lease: &Lease) -> bool {
-        let tenant = alice().tenant;
         let renewed = self
             .handle
-            .renew_now(&tenant, false, lease.id, lease.fence, clock::now());
+            .renew_now(&alice(), lease.id, lease.fence, clock::now());
         matches!(renewed, Ok(Renewed::Until(_)))
     }
     fn is_degraded(&self) -> bool {
@@ -121,10 +121,7 @@ impl Life {
 }
 
 fn alice() -> Caller {
-    Caller {
-        tenant: Name::new("alice").unwrap(),
-        admin: false,
-    }
+    Caller::user(Name::new("alice").unwrap())
 }
 
 fn acquire(request: u128) -> Acquire {

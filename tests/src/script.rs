@@ -420,6 +420,7 @@ fn caller(tenant: &str, admin: bool) -> Caller {
     Caller {
         tenant: Name::new(tenant).unwrap_or_else(|_| Name::unknown()),
         admin,
+        job: None,
     }
 }
 

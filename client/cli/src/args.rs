@@ -1,9 +1,13 @@
 //! What may be typed. Each command's own options are with the command (`cmd`).
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
-use evenkeel_client::{Address, BadAddress, Client, ClientConfig, SOCKET_VARIABLE};
+use evenkeel_client::{
+    Address, BadAddress, CA_VARIABLE, CERTIFICATE_VARIABLE, Client, ClientConfig, Credentials,
+    KEY_VARIABLE, SOCKET_VARIABLE,
+};
 
 use crate::cmd;
 use crate::demo::DemoArgs;
@@ -68,9 +72,18 @@ pub(crate) fn hinted(mut error: clap::Error, line: &[String]) -> clap::Error {
 /// What every command understands.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Globals {
-    /// Where the daemon listens: a socket's path, or http://127.0.0.1:PORT
+    /// Where the daemon listens: a socket's path, https://HOST:PORT, or http://127.0.0.1:PORT
     #[arg(long, global = true, env = SOCKET_VARIABLE, value_parser = address, value_name = "SOCKET")]
     socket: Option<Address>,
+    /// For https: this client's certificate, PEM
+    #[arg(long, global = true, env = CERTIFICATE_VARIABLE, value_name = "FILE", hide_short_help = true)]
+    tls_cert: Option<PathBuf>,
+    /// For https: its private key, PEM
+    #[arg(long, global = true, env = KEY_VARIABLE, value_name = "FILE", hide_short_help = true)]
+    tls_key: Option<PathBuf>,
+    /// For https: the CA of the daemon's certificate, PEM
+    #[arg(long, global = true, env = CA_VARIABLE, value_name = "FILE", hide_short_help = true)]
+    tls_ca: Option<PathBuf>,
     /// How results are printed
     #[arg(long, short = 'o', global = true, value_enum, default_value_t)]
     pub(crate) output: Output,
@@ -86,7 +99,15 @@ fn address(text: &str) -> Result<Address, BadAddress> {
 impl Globals {
     /// How the daemon is reached.
     pub(crate) fn config(&self) -> ClientConfig {
-        ClientConfig::new(self.socket.clone().unwrap_or_default())
+        let credentials = match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (Some(certificate), Some(key), Some(ca)) => Some(Credentials {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                ca: ca.clone(),
+            }),
+            _ => None,
+        };
+        ClientConfig::new(self.socket.clone().unwrap_or_default()).credentials(credentials)
     }
     /// A client that gives up soon: somebody waits at a prompt.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
@@ -129,6 +150,10 @@ pub(crate) enum Command {
     Drain(cmd::drain::DrainArgs),
     /// Measure a job's stages at different quotas
     Calibrate(cmd::calibrate::CalibrateArgs),
+    /// Make certificates for gRPC over TCP
+    Cert(cmd::cert::CertArgs),
+    /// Make a token for REST, and the line of the daemon's configuration for it
+    Token(cmd::token::TokenArgs),
     /// See the whole loop on an emulated GPU
     Demo(DemoArgs),
 }

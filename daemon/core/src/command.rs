@@ -14,14 +14,9 @@ use crate::lease::{Holder, Lease, PhaseName};
 use crate::node::{Node, Unavailable};
 use crate::unit::{Bytes, Millis, Sms};
 
-/// Who asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// Whose leases and jobs it may see and change.
-    pub tenant: Name,
-    /// May see and change everyone's.
-    pub admin: bool,
-}
+mod caller;
+
+pub use caller::Caller;
 
 /// A request for a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::command::Caller;
 use crate::curve::{Profile, ProfileKey};
 use crate::grant::{Ask, Member};
 use crate::id::{BodyHash, Fence, JobId, LeaseId, Name, RequestId};
@@ -205,6 +206,26 @@ impl Durable {
             .values()
             .find(|j| &j.tenant == tenant && &j.spec.name == name)
     }
+    /// A live job of this name that the caller sees: its own tenant's, else (an admin) anybody's.
+    pub fn job_seen_by(&self, caller: &Caller, name: &Name) -> Option<&Job> {
+        let seen = |j: &&Job| caller.sees(&j.tenant, Some(&j.spec.name));
+        let any = || self.jobs.values().find(|j| j.spec.name == *name && seen(j));
+        self.job_named(&caller.tenant, name)
+            .filter(seen)
+            .or_else(any)
+    }
+    /// The live job that a lease is for, by name.
+    pub fn job_of(&self, lease: &Lease) -> Option<&Name> {
+        let Ask::Stage(member) = lease.ask else {
+            return None;
+        };
+        Some(&self.jobs.get(&member.job)?.spec.name)
+    }
+    /// Whether a live lease is the caller's to see and change.
+    pub fn is_seen_by(&self, lease: &Lease, caller: &Caller) -> bool {
+        caller.sees(&lease.tenant, self.job_of(lease))
+            || (caller.is_of(&lease.tenant) && self.outlives_its_job(lease))
+    }
     /// Whether a lease is of a job that has ended: its holder is told to give it back, and has a grace to do so.
     pub fn outlives_its_job(&self, lease: &Lease) -> bool {
         matches!(lease.ask, Ask::Stage(m) if !self.jobs.contains_key(&m.job))
@@ -336,13 +357,18 @@ impl Durable {
     }
     /// Changes one worker's place: a job may have thousands, and its plan names each.
     fn put_slot(&mut self, member: Member, new: Slot) {
-        let job = self.jobs.get_mut(&member.job);
-        let Some(slot) = job.and_then(|j| slot_mut(j, member)) else {
+        let Some(job) = self.jobs.get_mut(&member.job) else {
+            return;
+        };
+        let tenant = job.tenant.clone();
+        let Some(slot) = slot_mut(job, member) else {
             return;
         };
         let owner = Owner::Slot(member);
         self.pool.remove(owner, &slot.unclaimed);
         self.pool.add(owner, &new.unclaimed);
+        self.tallies.count(&tenant, &slot.unclaimed, false);
+        self.tallies.count(&tenant, &new.unclaimed, true);
         let old = core::mem::replace(slot, new);
         self.journal.push(Undo::Slot(member, Box::new(old)));
     }

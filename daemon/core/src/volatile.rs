@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use alloc::string::String;
 
 use crate::balance::{Free, StayReason, Watch};
+use crate::caps::Caps;
 use crate::clock::LeaseClock;
 use crate::command::Seen;
 use crate::event::Event;
@@ -37,6 +38,8 @@ pub struct Ruling {
 pub struct Volatile {
     /// Times and limits.
     pub settings: Settings,
+    /// What each tenant may have at most.
+    pub caps: Caps,
     /// The deadline of each live lease; the daemon's handle holds the same words.
     pub clocks: BTreeMap<LeaseId, Arc<LeaseClock>>,
     /// When to look at a lease next. May be early: the look reads the clock.
@@ -451,6 +454,7 @@ impl Volatile {
             wide,
             // By job, or for the whole node; what is due and what was closed are looked up, and then not found.
             settings: _,
+            caps: _,
             due: _,
             idle: _,
             watches: _,

@@ -1,22 +1,55 @@
-//! Who calls: never what a message says, always what the kernel says of the connection.
+//! Who calls: never what a message says, always what the kernel or the certificate says of the connection.
 //!
 //! On the Unix socket the peer's uid decides the tenant, and its pid (with its start time) is who can hold a
-//! lease. Credentials are those of the moment of connecting. Over plain TCP everybody is one configured tenant,
-//! and nobody can hold anything here.
+//! lease. Credentials are those of the moment of connecting. Over TCP the certificate decides (over plain TCP
+//! everybody is one configured tenant), and nobody can hold anything here.
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use evenkeel_core::command::Caller;
-use evenkeel_core::id::Name;
 use evenkeel_core::lease::Holder;
 use tokio::net::unix::UCred;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
 use super::error;
+use super::tenants::Stranger;
+use crate::audit::Refusal;
 use crate::proc_tree::{self, Process};
 
-/// Says which tenant a uid is, and whether it is an admin.
-pub type Tenants = Arc<dyn Fn(u32) -> Caller + Send + Sync>;
+/// The door of the Unix socket.
+pub(super) const UNIX: &str = "unix";
+
+/// By which door a connection has come, and from where.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    /// `unix`, `tls` or `tcp`.
+    pub(super) name: &'static str,
+    /// An address, or a uid.
+    pub(super) from: String,
+}
+
+impl Door {
+    /// A line for the audit about somebody who came by it.
+    pub(super) fn refusal(&self, reason: &str, why: &str) -> Refusal {
+        Refusal {
+            door: self.name,
+            from: Some(self.from.clone()),
+            reason: reason.to_owned(),
+            why: why.to_owned(),
+            ..Refusal::default()
+        }
+    }
+}
+
+/// Who has connected.
+#[derive(Clone, Debug)]
+pub(super) enum Visitor {
+    /// Somebody of a tenant.
+    Peer(Arc<Peer>),
+    /// Nobody of any: every call is refused alike.
+    Stranger(Arc<Door>, Arc<Stranger>),
+}
 
 /// The other end of a connection.
 #[derive(Debug)]
@@ -25,40 +58,57 @@ pub(super) struct Peer {
     pub(super) caller: Caller,
     /// Its process at the time of connecting; none over TCP, or if it was gone or invisible then.
     process: Option<Process>,
-    /// Whether it came over the Unix socket.
-    local: bool,
+    /// How it has come.
+    pub(super) door: Door,
+    /// When its certificate ends, if it has one: its connection ends then.
+    pub(super) ends: Option<SystemTime>,
     /// Set when the connection should end: it is old, or the daemon stops.
     pub(super) closing: CancellationToken,
 }
 
 impl Peer {
     /// The peer of a Unix socket.
-    pub(super) fn local(tenants: &Tenants, cred: UCred, closing: CancellationToken) -> Self {
+    pub(super) fn local(
+        caller: Caller,
+        door: Door,
+        cred: UCred,
+        closing: CancellationToken,
+    ) -> Self {
         let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
         Self {
-            caller: tenants(cred.uid()),
+            caller,
             process: pid.and_then(proc_tree::status).map(|s| s.process),
-            local: true,
+            door,
+            ends: None,
             closing,
         }
     }
 
     /// The peer of a TCP connection.
-    pub(super) const fn remote(tenant: Name, closing: CancellationToken) -> Self {
+    pub(super) const fn remote(
+        caller: Caller,
+        door: Door,
+        ends: Option<SystemTime>,
+        closing: CancellationToken,
+    ) -> Self {
         Self {
-            caller: Caller {
-                tenant,
-                admin: false,
-            },
+            caller,
             process: None,
-            local: false,
+            door,
+            ends,
             closing,
         }
     }
 
+    /// How long its certificate is good for; none: it has none.
+    pub(super) fn good_for(&self) -> Option<Duration> {
+        let left = self.ends?.duration_since(SystemTime::now());
+        Some(left.unwrap_or_default())
+    }
+
     /// The process that is to hold a lease: the caller itself (`pid` 0) or a descendant of it.
     pub(super) fn holder(&self, pid: u32) -> Result<Holder, Status> {
-        if !self.local {
+        if self.door.name != UNIX {
             return Err(error::not_local());
         }
         let gone = "the calling process is not visible to the daemon: it has ended, or it is in another pid \
@@ -93,16 +143,23 @@ pub(super) fn of<T>(request: &Request<T>) -> Result<Arc<Peer>, Status> {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_core::id::Name;
+
     use super::*;
+
+    fn door(name: &'static str) -> Door {
+        Door {
+            name,
+            from: "here".into(),
+        }
+    }
 
     fn own() -> Peer {
         Peer {
-            caller: Caller {
-                tenant: Name::new("me").unwrap(),
-                admin: false,
-            },
+            caller: Caller::user(Name::new("me").unwrap()),
             process: proc_tree::status(std::process::id()).map(|s| s.process),
-            local: true,
+            door: door(UNIX),
+            ends: None,
             closing: CancellationToken::new(),
         }
     }
@@ -138,7 +195,8 @@ mod tests {
         });
         assert!(me.holder(0).is_err());
         assert!(me.holder(std::process::id()).is_err());
-        let remote = Peer::remote(Name::new("far").unwrap(), CancellationToken::new());
+        let far = Caller::user(Name::new("far").unwrap());
+        let remote = Peer::remote(far, door("tls"), None, CancellationToken::new());
         assert_eq!(
             remote.holder(0).unwrap_err().code(),
             tonic::Code::FailedPrecondition

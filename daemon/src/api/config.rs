@@ -5,18 +5,26 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evenkeel_core::command::Caller;
 use evenkeel_core::id::{GpuId, Name};
 use evenkeel_core::unit::Millis;
 
-use super::caller::Tenants;
-use super::serve::Connections;
-use crate::config::Role;
+use super::serve::{Connections, TlsFiles};
+use super::tenants::Tenants;
+use crate::audit::Audit;
 
 /// Where each emulated GPU listens; real ones are absent.
 pub type GpuSockets = BTreeMap<GpuId, PathBuf>;
 /// Says what is wrong with the node, for a person; empty: nothing.
 pub type Troubles = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
+
+/// Who may come over TCP.
+#[derive(Clone, Debug)]
+pub enum Tcp {
+    /// Whoever reaches the port, as this tenant.
+    Plain(Name),
+    /// Whoever has a certificate.
+    Tls(TlsFiles),
+}
 
 /// See the module's text.
 #[derive(Clone)]
@@ -25,12 +33,14 @@ pub struct Config {
     pub socket: PathBuf,
     /// Its permissions.
     pub socket_mode: u32,
-    /// Plain TCP and the tenant of whoever comes that way; none: no such listener.
-    pub tcp: Option<(SocketAddr, Name)>,
+    /// gRPC over TCP; none: no such listener.
+    pub tcp: Option<(SocketAddr, Tcp)>,
     /// REST and metrics, on loopback; none: no such listener. Whoever can open a connection there sees everything.
     pub rest: Option<SocketAddr>,
     /// Whose requests are whose.
     pub tenants: Tenants,
+    /// Where refusals are written down.
+    pub audit: Audit,
     /// The node's name in answers.
     pub node_name: String,
     /// Life of a lease without a renewal, where the request does not say.
@@ -56,24 +66,26 @@ impl fmt::Debug for Config {
 
 impl Config {
     /// From the daemon's configuration, which has been checked.
-    pub fn new(config: &crate::config::Config, gpu_sockets: GpuSockets) -> Self {
+    pub fn new(config: &crate::config::Config, gpu_sockets: GpuSockets, audit: Audit) -> Self {
         let listen = &config.listen;
         let own_uid = nix::unistd::geteuid().as_raw();
-        let map = config.clone();
-        let tenants: Tenants = Arc::new(move |uid| {
-            let tenant = map.tenant_of(uid, own_uid);
-            Caller {
-                tenant: tenant.tenant,
-                admin: tenant.role == Role::Admin,
-            }
-        });
-        let tcp = listen.tcp.parse().ok().filter(|_| listen.insecure_tcp);
+        let over_tcp = if listen.insecure_tcp {
+            Tcp::Plain(listen.tcp_tenant.clone())
+        } else {
+            Tcp::Tls(TlsFiles {
+                certificate: config.tls.certificate.clone(),
+                key: config.tls.key.clone(),
+                client_ca: config.tls.client_ca.clone(),
+                trust_domain: config.tls.trust_domain.clone(),
+            })
+        };
         Self {
             socket: std::path::absolute(&listen.socket).unwrap_or_else(|_| listen.socket.clone()),
             socket_mode: config.socket_mode(),
-            tcp: tcp.map(|address| (address, listen.tcp_tenant.clone())),
+            tcp: listen.tcp.parse().ok().map(|address| (address, over_tcp)),
             rest: listen.rest.parse().ok(),
-            tenants,
+            tenants: Tenants::new(&config.tenants, own_uid),
+            audit,
             node_name: config.node_name(),
             default_ttl: config.settings().ttl,
             gpu_sockets,

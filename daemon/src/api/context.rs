@@ -19,6 +19,7 @@ use super::budget::{Budget, Kind, Place};
 use super::config::Config;
 use super::convert::{self, Around, LeaseTimes};
 use super::error;
+use super::serve::CertificateTrouble;
 use crate::clock;
 use crate::handle::{Degraded, Failure, Handle};
 
@@ -31,6 +32,8 @@ pub(super) struct Context {
     node: ArcSwap<Node>,
     /// Why new clients do not find the socket; none: they do.
     pub(super) astray: ArcSwapOption<String>,
+    /// What is wrong with the certificates of the TCP door; none: nothing.
+    pub(super) certificates: ArcSwapOption<CertificateTrouble>,
     pub(super) started: Instant,
     /// Set when the daemon stops.
     pub(super) stop: CancellationToken,
@@ -51,6 +54,7 @@ impl Context {
             budget: Budget::default(),
             node: ArcSwap::from_pointee(node),
             astray: ArcSwapOption::empty(),
+            certificates: ArcSwapOption::empty(),
             started: Instant::now(),
             stop,
             tasks: TaskTracker::new(),
@@ -147,6 +151,7 @@ impl Context {
     pub(super) fn troubles(&self) -> Vec<String> {
         let mut all = (self.config.troubles)();
         all.extend(self.astray.load().as_deref().cloned());
+        all.extend(self.certificates.load().as_deref().map(|t| t.text.clone()));
         all
     }
 

@@ -184,6 +184,9 @@ pub(super) fn told(rejection: Rejection, caller: &Caller) -> String {
 
 /// `lease 7 of bob (4 cores)` becomes `another tenant (4 cores)`. Tenants' names hold no spaces.
 fn redacted_holder(holder: String, caller: &Caller) -> String {
+    if holder.starts_with("your tenant's ") {
+        return holder; // the caller's own
+    }
     if holder.starts_with("the queue: ") {
         return "an earlier request in the queue".into();
     }
@@ -223,6 +226,15 @@ pub(super) fn reworded(status: Status, message: &str) -> Status {
 pub(super) fn not_found(what: &str) -> Status {
     let message = format!("{what} does not exist, or is not yours");
     plain(Code::NotFound, "NOT_FOUND", &message)
+}
+
+/// The caller is limited to one job, and asks for something else.
+pub(super) fn other_job(caller: &Caller) -> Status {
+    let job = caller.job.as_ref().map_or("one job", |job| job.as_str());
+    let message = format!(
+        "this certificate or token is for job {job} and its workers only; for the rest, use one of the whole tenant"
+    );
+    plain(Code::PermissionDenied, "OTHER_JOB", &message)
 }
 
 /// Only a process of this machine can hold a lease.
@@ -298,6 +310,7 @@ mod tests {
         Caller {
             tenant: Name::new(tenant).unwrap(),
             admin,
+            job: None,
         }
     }
 
@@ -339,6 +352,12 @@ mod tests {
                 "another tenant (20 SMs)",
             ),
             ("lease 7", "alice", false, "another tenant"),
+            (
+                "your tenant's cap of 8, of which it has 6",
+                "alice",
+                false,
+                "your tenant's cap of 8, of which it has 6",
+            ),
             (
                 "the queue: lease 9 waits for them first",
                 "alice",

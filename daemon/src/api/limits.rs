@@ -66,6 +66,11 @@ pub const CONNECTIONS_MAX: usize = 4_096;
 pub const CONNECTIONS_PER_USER_MAX: usize = 1_024;
 /// Of all, so many are for admins alone: whoever fills the rest cannot keep out who is to end it.
 pub const CONNECTIONS_FOR_ADMINS: usize = 16;
+/// Connections over TCP that have not finished their handshake: each costs a descriptor and some 30 KiB, for
+/// [`FIRST_BYTE`] at most.
+pub const HANDSHAKES_MAX: usize = 1_024;
+/// Of one address: who opens many and says nothing keeps out only those beside it.
+pub const HANDSHAKES_PER_ADDRESS_MAX: usize = 256;
 /// Open REST connections: people and a scraper.
 pub const REST_CONNECTIONS_MAX: usize = 128;
 /// Descriptors that are not connections: standard streams, the runtime's, the ledger and its history with their WAL,
@@ -113,8 +118,12 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection is renewed after about this time, so that rights and descriptors do not live for ever.
 pub const CONNECTION_AGE: Duration = Duration::from_secs(1_800);
+/// One that only gets refusals ends after this time.
+pub const STRANGER_AGE: Duration = Duration::from_secs(30);
 /// What it has under way may go on for so long then.
 pub const AGE_GRACE: Duration = Duration::from_secs(60);
+/// And for so long when its certificate has ended: an answer that is on its way still goes out.
+pub const CERTIFICATE_GRACE: Duration = Duration::from_secs(1);
 /// What is under way when the daemon stops may go on for so long.
 pub const STOP_GRACE: Duration = Duration::from_secs(4);
 /// After this time the servers are gone, whatever hangs. The daemon as a whole stops within 10 s.

@@ -1,13 +1,14 @@
-//! The API: gRPC on a Unix socket (and on plain TCP where that is set), REST on loopback for those who look.
+//! The API: gRPC on a Unix socket (and over TCP where that is set), REST on loopback for those who look.
 //!
 //! Handlers parse, enqueue and await, nothing more: a handler is dropped when its client goes away, and what it
 //! enqueued still runs exactly once. Wire types stop in `convert`. What a lease or a job is worth is decided in the
 //! core; what is durable is the controller's; both are reached through [`crate::handle::Handle`] alone.
 //!
 //! ```text
-//! caller   who calls, by the kernel      convert  wire <-> words of the core     error  failures -> codes
+//! caller   who calls, by the connection  convert  wire <-> words of the core     error  failures -> codes
 //! grpc/*   one service each              session  the stream of a process        rest   JSON and metrics
-//! serve    listeners, limits, the end    limits   every number, with its reason
+//! tenants  who is whose                  identity what a certificate says        serve  listeners, limits, the end
+//! limits   every number, with its reason
 //! ```
 mod budget;
 mod caller;
@@ -17,14 +18,16 @@ mod convert;
 mod error;
 mod grpc;
 mod hash;
+mod identity;
 pub mod limits;
 mod past;
 mod rest;
 pub mod serve;
 mod session;
+mod tenants;
 mod waiting;
 mod whatif;
 
-pub use caller::Tenants;
-pub use config::{Config, GpuSockets, Troubles};
-pub use serve::{Api, Connections, Running, ServeError};
+pub use config::{Config, GpuSockets, Tcp, Troubles};
+pub use serve::{Api, Connections, Running, ServeError, TlsFiles};
+pub use tenants::Tenants;

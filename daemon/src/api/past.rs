@@ -40,7 +40,8 @@ pub(super) async fn ended_jobs(ctx: &Context, caller: &Caller) -> Result<Vec<Job
         }
         page.after = Some(oldest);
     }
-    submitted.retain(|id, _| ended.contains(id));
+    let seen = |job: &Job| caller.sees(&job.tenant, Some(&job.spec.name));
+    submitted.retain(|id, job| ended.contains(id) && seen(job));
     Ok(submitted.into_values().collect())
 }
 

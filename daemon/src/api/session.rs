@@ -140,7 +140,7 @@ impl Session {
         check_renewals(frame.renew.len())?;
         let empty = frame.reports.is_empty() && frame.acknowledgements.is_empty();
         if !frame.renew.is_empty() || empty {
-            let renewals = renew(&self.ctx, &self.peer.caller, &frame.renew).await?;
+            let renewals = renew(&self.ctx, &self.peer, &frame.renew).await?;
             self.renewals.increment(renewals.len() as u64);
             let fresh = frame.renew != self.last && self.meet(&frame.renew, &renewals)?;
             // A frame that did not go through in full is looked at again when it comes again.
@@ -173,9 +173,7 @@ impl Session {
             let (id, fence) = (LeaseId(w.lease_id), Fence(w.fence));
             let good = result.status == pb::RenewStatus::Renewed as i32;
             if good && self.leases.insert(id, fence) != Some(fence) {
-                self.ctx
-                    .handle
-                    .listen(&caller.tenant, caller.admin, id, &self.wake);
+                self.ctx.handle.listen(caller, id, &self.wake);
                 fresh = true;
             }
         }

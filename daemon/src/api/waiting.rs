@@ -60,7 +60,7 @@ impl Attempt {
         let profiles = profiles_of(d, &job.tenant, &job.spec);
         Some(Self {
             node: d.node().clone(),
-            room: free_for(d, job),
+            room: free_for(d, &state.volatile, job),
             profiles: profiles
                 .into_iter()
                 .map(Option::<&Profile>::cloned)
@@ -113,7 +113,7 @@ fn named(state: &State, who: Waiter, caller: &Caller) -> String {
         }
         Waiter::Lease(id) => (d.leases().get(&id).map(|l| &l.tenant), id.to_string()),
     };
-    if caller.admin || tenant == Some(&caller.tenant) {
+    if tenant.map_or(caller.admin, |t| caller.is_of(t)) {
         name
     } else {
         "somebody else".to_owned()

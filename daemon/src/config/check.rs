@@ -101,12 +101,7 @@ impl Config {
         check.range("ledger.ballast_mib", ledger.ballast_mib, 1, 65_536);
         check.range("ledger.min_free_mib", ledger.min_free_mib, 0, 65_536);
         check.range("ledger.audit_days", ledger.audit_days.into(), 1, 36_500);
-        for uid in self.tenants.uids.keys() {
-            let key = format!("tenants.uids.{uid}");
-            check.unless(uid.parse::<u32>().is_ok(), &key, || {
-                format!("`{uid}` is not a numeric user id, such as 1000")
-            });
-        }
+        self.check_tenants(&mut check);
         let level = tracing_subscriber::EnvFilter::try_new(&self.log.level);
         check.unless(level.is_ok(), "log.level", || {
             format!(
@@ -195,15 +190,22 @@ impl Config {
             parsed
         };
         let tcp = address(check, "listen.tcp", &listen.tcp);
+        let tls = &self.tls;
         check.unless(
-            tcp.is_none() || listen.insecure_tcp,
+            tcp.is_none() || listen.insecure_tcp || tls.is_set(),
             "listen.tcp",
             || {
-                "plain TCP believes whoever reaches the port: set listen.insecure_tcp = true if that is \
-                 meant, or leave listen.tcp empty"
+                "plain TCP believes whoever reaches the port: set the files of [tls] (`evenkeel cert init` makes \
+                 them), or listen.insecure_tcp = true if plain TCP is meant, or leave listen.tcp empty"
                     .into()
             },
         );
+        check.unless(
+            !(tls.is_set() && listen.insecure_tcp),
+            "listen.insecure_tcp",
+            || "true, and [tls] is set: it is one or the other".into(),
+        );
+        self.check_tls(check);
         let rest = address(check, "listen.rest", &listen.rest);
         check.unless(
             rest.is_none_or(|rest| rest.ip().is_loopback()),
@@ -216,6 +218,68 @@ impl Config {
                 )
             },
         );
+    }
+
+    fn check_tls(&self, check: &mut Check) {
+        let tls = &self.tls;
+        if !tls.is_set() {
+            return;
+        }
+        for (key, path) in [
+            ("tls.certificate", &tls.certificate),
+            ("tls.key", &tls.key),
+            ("tls.client_ca", &tls.client_ca),
+        ] {
+            check.unless(!path.as_os_str().is_empty(), key, || {
+                "empty, and the others of [tls] are set: all three files are needed".into()
+            });
+        }
+        check.unless(!self.listen.tcp.is_empty(), "listen.tcp", || {
+            "empty, and [tls] is set: give the address to listen on, such as \"0.0.0.0:7421\""
+                .into()
+        });
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-_".contains(c);
+        let domain = &tls.trust_domain;
+        check.unless(
+            !domain.is_empty() && domain.len() <= 255 && domain.chars().all(plain),
+            "tls.trust_domain",
+            || {
+                format!(
+                    "`{domain}` is no SPIFFE trust domain: lower-case letters, digits, `.`, `-` and `_`"
+                )
+            },
+        );
+    }
+
+    fn check_tenants(&self, check: &mut Check) {
+        let tenants = &self.tenants;
+        for uid in tenants.uids.keys() {
+            let key = format!("tenants.uids.{uid}");
+            check.unless(uid.parse::<u32>().is_ok(), &key, || {
+                format!("`{uid}` is not a numeric user id, such as 1000")
+            });
+        }
+        for uri in tenants.certificates.keys() {
+            let key = format!("tenants.certificates.{uri:?}");
+            check.unless(uri.starts_with("spiffe://"), &key, || {
+                "is no SPIFFE ID, such as spiffe://evenkeel/tenant/robotics".into()
+            });
+        }
+        for (digest, token) in &tenants.tokens {
+            let key = format!("tenants.tokens.{digest}");
+            let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+            check.unless(digest.len() == 64 && digest.chars().all(hex), &key, || {
+                "is no SHA-256 in 64 lower-case hexadecimal digits; `evenkeel token` makes a token and its line".into()
+            });
+            check.unless(
+                token.expires.is_none() || token.ends_at().is_some(),
+                &key,
+                || {
+                    "expires needs a date, a time and an offset, such as 2027-01-31T00:00:00Z"
+                        .into()
+                },
+            );
+        }
     }
 
     fn check_leases(&self, check: &mut Check) {

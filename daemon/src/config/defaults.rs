@@ -9,7 +9,7 @@ use evenkeel_core::unit::Bytes;
 
 use super::{
     DEFAULT_SOCKET, EmulatedConfig, GpuConfig, GpuSource, LeasesConfig, LedgerConfig, LimitsConfig,
-    ListenConfig, LogConfig, LogFormat, NodeConfig, Reserve, Size, Smt, SyntheticConfig,
+    ListenConfig, LogConfig, LogFormat, NodeConfig, Reserve, Size, Smt, SyntheticConfig, TlsConfig,
 };
 
 impl Default for NodeConfig {
@@ -55,6 +55,17 @@ impl Default for ListenConfig {
             insecure_tcp: false,
             tcp_tenant: Name::new("remote").unwrap_or_else(|_| Name::unknown()),
             rest: "127.0.0.1:7420".into(),
+        }
+    }
+}
+
+impl Default for TlsConfig {
+    fn default() -> Self {
+        Self {
+            certificate: "".into(),
+            key: "".into(),
+            client_ca: "".into(),
+            trust_domain: "evenkeel".into(),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod check;
 mod defaults;
+mod doors;
 mod load;
 mod size;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use evenkeel_core::unit::Millis;
 use serde::{Deserialize, Serialize};
 
 pub use check::Problem;
+pub use doors::{CapConfig, Role, Tenant, TenantsConfig, TlsConfig, Token};
 pub use load::{ConfigError, ENV_PREFIX};
 pub use size::Size;
 
@@ -40,6 +42,10 @@ pub struct Config {
     pub ledger: LedgerConfig,
     /// Where clients reach the daemon.
     pub listen: ListenConfig,
+    /// Mutual TLS, for `listen.tcp`.
+    pub tls: TlsConfig,
+    /// Where refusals at the doors are written down.
+    pub audit: AuditConfig,
     /// Whose requests are whose.
     pub tenants: TenantsConfig,
     /// Times and rules of leases.
@@ -154,34 +160,12 @@ pub struct ListenConfig {
     pub rest: String,
 }
 
-/// Whose requests are whose.
+/// Where refusals at the doors are written down.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct TenantsConfig {
-    /// By uid, in decimal. Who is not listed is a tenant of its own, `uid:1000`.
-    pub uids: BTreeMap<String, Tenant>,
-}
-
-/// What a user is to the daemon.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tenant {
-    /// Users with the same tenant share leases and jobs.
-    pub tenant: Name,
-    /// What they may do.
-    #[serde(default)]
-    pub role: Role,
-}
-
-/// What a caller may do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Sees and changes its tenant's.
-    #[default]
-    User,
-    /// Sees and changes everyone's.
-    Admin,
+pub struct AuditConfig {
+    /// The file, one JSON object a line; empty: `audit.jsonl` beside the ledger.
+    pub path: PathBuf,
 }
 
 /// Times and rules of leases.
@@ -350,20 +334,11 @@ impl Config {
         exception.copied().unwrap_or(self.gpu.mode)
     }
 
-    /// The tenant and role of a user who comes over the Unix socket. `own_uid` is the daemon's.
-    pub fn tenant_of(&self, uid: u32, own_uid: u32) -> Tenant {
-        if let Some(tenant) = self.tenants.uids.get(&uid.to_string()) {
-            return tenant.clone();
+    /// Where refusals at the doors are written down.
+    pub fn audit_path(&self) -> PathBuf {
+        if !self.audit.path.as_os_str().is_empty() {
+            return self.audit.path.clone();
         }
-        // Root and the daemon's own user can do what they like to the ledger's file anyway.
-        let role = if uid == 0 || uid == own_uid {
-            Role::Admin
-        } else {
-            Role::User
-        };
-        Tenant {
-            tenant: Name::new(&format!("uid:{uid}")).unwrap_or_else(|_| Name::unknown()),
-            role,
-        }
+        self.ledger.path.with_file_name("audit.jsonl")
     }
 }

@@ -218,20 +218,39 @@ fn a_wrong_variable_is_named() {
 }
 
 #[test]
-fn users_are_tenants_of_their_own_unless_listed() {
-    let text = "[tenants.uids]\n1000 = { tenant = \"robotics\" }\n0 = { tenant = \"ops\" }\n";
-    let config = read(text).unwrap();
-    let check = |uid: u32, own: u32, tenant: &str, role: Role| {
-        let found = config.tenant_of(uid, own);
-        assert_eq!(
-            (found.tenant.as_str(), found.role),
-            (tenant, role),
-            "uid {uid}"
-        );
-    };
-    check(1000, 33, "robotics", Role::User);
-    check(1001, 33, "uid:1001", Role::User);
-    check(33, 33, "uid:33", Role::Admin);
-    check(0, 33, "ops", Role::User);
-    assert_eq!(Config::default().tenant_of(0, 33).role, Role::Admin);
+fn doors_are_opened_by_name_and_with_all_that_they_need() {
+    let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"\nclient_ca = \"a\"\n";
+    let tcp = "[listen]\ntcp = \"0.0.0.0:7421\"\n";
+    assert!(read(&format!("{tcp}{tls}")).is_ok());
+    assert!(read(&format!("{tcp}insecure_tcp = true\n")).is_ok());
+    refused(
+        tcp,
+        &["listen.tcp: plain TCP believes", "evenkeel cert init"],
+    );
+    refused(tls, &["listen.tcp: empty, and [tls] is set"]);
+    refused(
+        &format!("{tcp}insecure_tcp = true\n{tls}"),
+        &["it is one or the other"],
+    );
+    refused(
+        &format!("{tcp}[tls]\ncertificate = \"c\"\n"),
+        &["tls.key: empty", "tls.client_ca: empty"],
+    );
+    refused(
+        &format!("{tcp}{tls}trust_domain = \"Lab\"\n"),
+        &["`Lab` is no SPIFFE trust domain"],
+    );
+    refused(
+        "[tenants.certificates]\n\"CN=x\" = { tenant = \"a\" }",
+        &["is no SPIFFE ID"],
+    );
+    refused(
+        "[tenants.tokens]\nabc = { tenant = \"a\" }",
+        &["is no SHA-256"],
+    );
+    let digest = "a".repeat(64);
+    refused(
+        &format!("[tenants.tokens]\n{digest} = {{ tenant = \"a\", expires = 2027-01-31 }}"),
+        &["expires needs a date, a time and an offset"],
+    );
 }

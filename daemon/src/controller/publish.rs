@@ -49,9 +49,9 @@ impl Controller {
             Event::LeaseQueued { lease } | Event::LeaseGranted { lease } => {
                 if let Some(clock) = self.state.volatile.clocks.get(&id) {
                     let old = shared.published.remove(&id).map(|(_, p)| p);
-                    shared
-                        .published
-                        .insert(id, Published::new(clock.clone(), lease, old.as_ref()));
+                    let job = self.state.durable.job_of(lease);
+                    let new = Published::new(clock.clone(), lease, job, old.as_ref());
+                    shared.published.insert(id, new);
                 }
                 if lease.phase != Phase::Queued {
                     self.tell_waiters(id, &Ok(()));
@@ -125,10 +125,9 @@ impl Controller {
     pub(super) fn publish_all(&mut self, now: Time) {
         for (id, lease) in self.state.durable.leases() {
             if let Some(clock) = self.state.volatile.clocks.get(id) {
-                self.ends
-                    .shared
-                    .published
-                    .insert(*id, Published::new(clock.clone(), lease, None));
+                let job = self.state.durable.job_of(lease);
+                let new = Published::new(clock.clone(), lease, job, None);
+                self.ends.shared.published.insert(*id, new);
             }
         }
         let ids: Vec<_> = self.state.durable.leases().keys().copied().collect();

@@ -18,10 +18,7 @@ const SOON: Duration = Duration::from_secs(20);
 const READS: usize = 1_000;
 
 fn alice() -> Caller {
-    Caller {
-        tenant: Name::new("alice").unwrap(),
-        admin: false,
-    }
+    Caller::user(Name::new("alice").unwrap())
 }
 
 /// A core that nobody enforces.
@@ -78,6 +75,7 @@ async fn start(config: ledger::Config) -> (Controller, Handle) {
     let rules = Config {
         settings: Settings::default(),
         boot_id: "this boot".into(),
+        caps: Default::default(),
         keep_events: Duration::from_secs(3600),
     };
     let (ledger, loaded) = (opened.ledger, opened.loaded);
@@ -201,7 +199,7 @@ async fn a_renewal_that_could_not_be_noted_is_noted_later() {
     controller.ledger.close().await;
 
     let (mut controller, handle) = start(config(&folder)).await;
-    let renewed = handle.renew_now(&alice().tenant, false, LeaseId(1), Fence(1), clock::now());
+    let renewed = handle.renew_now(&alice(), LeaseId(1), Fence(1), clock::now());
     assert!(matches!(renewed, Ok(crate::handle::Renewed::Until(_))));
     let other = ledger::lock_as_another(&config(&folder)).await.unwrap();
     controller.note_renewals().await;

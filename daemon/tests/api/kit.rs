@@ -12,7 +12,8 @@ use evenkeel_core::node::{Core, Gpu, GpuBackend, GpuMode, Node, PoolKind};
 use evenkeel_core::settings::Settings;
 use evenkeel_core::unit::{Bytes, Millis, Sms};
 use evenkeel_proto::v1 as pb;
-use evenkeeld::api::{Api, Config, Connections, Running};
+use evenkeeld::api::{Api, Config, Connections, Running, Tcp, Tenants};
+use evenkeeld::audit::Audit;
 use evenkeeld::clock::Clock;
 use evenkeeld::controller::{self, Controller, Fatal};
 use evenkeeld::handle::Handle;
@@ -52,6 +53,7 @@ impl Who {
         Caller {
             tenant: name(self.name()),
             admin: self == Self::Admin,
+            job: None,
         }
     }
 }
@@ -149,6 +151,7 @@ impl Rig {
         let config = controller::Config {
             settings: self.settings,
             boot_id: Clock::open().unwrap().boot_id().to_owned(),
+            caps: Default::default(),
             keep_events: Duration::from_secs(3600),
         };
         let poke = Arc::default();
@@ -183,9 +186,10 @@ impl Rig {
         Config {
             socket: self.socket(who),
             socket_mode: 0o600,
-            tcp: alone.then(|| (any, name("alice"))),
+            tcp: alone.then(|| (any, Tcp::Plain(name("alice")))),
             rest: alone.then_some(any),
-            tenants: Arc::new(move |_| who.caller()),
+            tenants: Tenants::everybody(who.caller()),
+            audit: Audit::off(),
             node_name: "testnode".into(),
             default_ttl: Millis::secs(30),
             gpu_sockets: [(GpuId(0), PathBuf::from("/run/gpu-0.sock"))].into(),

@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use evenkeel_core::unit::Millis;
 use evenkeel_proto::v1 as pb;
-use evenkeeld::api::{Api, Config, Connections, ServeError};
+use evenkeeld::api::{Api, Config, Connections, ServeError, Tenants};
+use evenkeeld::audit::Audit;
 use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
@@ -80,7 +81,8 @@ async fn two_daemons_do_not_share_a_socket_and_rest_stays_at_home() {
         socket_mode: 0o600,
         tcp: None,
         rest: None,
-        tenants: std::sync::Arc::new(|_| Who::Alice.caller()),
+        tenants: Tenants::everybody(Who::Alice.caller()),
+        audit: Audit::off(),
         node_name: "second".into(),
         default_ttl: Millis::secs(30),
         gpu_sockets: Default::default(),

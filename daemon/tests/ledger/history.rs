@@ -234,6 +234,7 @@ fn a_backlog_goes_in_slices_while_nothing_else_happens() {
         let rules = controller::Config {
             settings: Settings::default(),
             boot_id: Clock::open().unwrap().boot_id().to_owned(),
+            caps: Default::default(),
             keep_events: Duration::from_secs(3600),
         };
         let own = History::new(&config);

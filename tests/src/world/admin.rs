@@ -27,10 +27,7 @@ impl World {
     /// An admin says something.
     pub(super) fn admin(&mut self) {
         let tenant = Name::new("root").unwrap_or_else(|_| Name::unknown());
-        let admin = Caller {
-            tenant,
-            admin: true,
-        };
+        let admin = Caller::admin(tenant);
         let live: Vec<&Lease> = self.truth.fold.leases().values().collect();
         let some =
             (!live.is_empty()).then(|| live[self.chance.below(live.len() as u64) as usize].id);
@@ -102,10 +99,7 @@ impl World {
     /// Grants go on.
     pub(super) fn undrain(&mut self) {
         let tenant = Name::new("root").unwrap_or_else(|_| Name::unknown());
-        let caller = Caller {
-            tenant,
-            admin: true,
-        };
+        let caller = Caller::admin(tenant);
         self.ask_as_admin(Command::Drain {
             caller,
             draining: false,
@@ -122,10 +116,7 @@ impl World {
             .collect();
         for (tenant, job) in names {
             self.ask_as_admin(Command::Cancel {
-                caller: Caller {
-                    tenant,
-                    admin: true,
-                },
+                caller: Caller::admin(tenant),
                 job,
             });
         }

@@ -101,10 +101,7 @@ impl Agent {
         self.place = place;
     }
     fn caller(&self) -> Caller {
-        Caller {
-            tenant: self.tenant.clone(),
-            admin: false,
-        }
+        Caller::user(self.tenant.clone())
     }
     fn send(&mut self, turn: &mut Turn<'_>, command: Command) {
         let token = turn.token();

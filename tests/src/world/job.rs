@@ -136,10 +136,7 @@ impl Driver {
         self.call(turn, token, command);
     }
     fn caller(&self) -> Caller {
-        Caller {
-            tenant: self.tenant.clone(),
-            admin: false,
-        }
+        Caller::user(self.tenant.clone())
     }
 
     /// Its turn. `over`: everything is to end now. Returns in how many milliseconds it wants the next one.

@@ -43,10 +43,7 @@ impl World {
     /// Something is tried.
     pub(super) fn make_mischief(&mut self) {
         let tenant = self.any_tenant();
-        let caller = Caller {
-            tenant,
-            admin: false,
-        };
+        let caller = Caller::user(tenant);
         let next = self.truth.fold.next_lease().0;
         let lease = LeaseId(self.mischief.rng.range(next.saturating_sub(12), next + 1));
         let real = self
@@ -245,10 +242,7 @@ impl World {
                 let job = jobs.get(rng.below(jobs.len() as u64) as usize)?;
                 self.mischief.asked += 1;
                 Command::Submit {
-                    caller: Caller {
-                        tenant: job.tenant.clone(),
-                        admin: false,
-                    },
+                    caller: Caller::user(job.tenant.clone()),
                     request: RequestId(u128::from(self.mischief.asked) | 1 << 101),
                     body: BodyHash(2),
                     spec: Box::new(JobSpec {

@@ -2,6 +2,7 @@
 
 pub(crate) mod calibrate;
 pub(crate) mod cancel;
+pub(crate) mod cert;
 pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod events;
@@ -13,6 +14,7 @@ pub(crate) mod plan;
 pub(crate) mod rebalance;
 pub(crate) mod run;
 pub(crate) mod submit;
+pub(crate) mod token;
 pub(crate) mod top;
 
 use std::process::{ExitCode, Termination};
@@ -40,6 +42,8 @@ pub(crate) async fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Events(args) => events::run(globals, args).await,
         Command::Plan(args) => plan::run(globals, args).await,
         Command::Drain(args) => drain::run(globals, args).await,
+        Command::Cert(args) => cert::run(globals, args),
+        Command::Token(args) => token::run(globals, &args),
         Command::Calibrate(args) => calibrate::run(globals, args).await,
     }?;
     Ok(ExitCode::SUCCESS)

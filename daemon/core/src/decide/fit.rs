@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::cap::Ceiling;
 use super::job::resource_of;
 use crate::allocate::Refusal;
 use crate::command::{Rejection, Resource};
@@ -14,9 +15,33 @@ use crate::pool::{GpuUse, Owner};
 use crate::state::Durable;
 use crate::unit::{Bytes, Sms, Total as _};
 
-/// The vector for a lease of its own: cores of one NUMA node where that is possible, GPUs named or the fullest
-/// that still has room (so that whole GPUs stay free).
+/// The vector for a lease of its own, whoever asks: cores of one NUMA node where that is possible, GPUs named or the
+/// fullest that still has room (so that whole GPUs stay free).
 pub fn fit(d: &Durable, cores: u32, asks: &[GpuAsk]) -> Result<Vector, Rejection> {
+    fit_within(d, &Ceiling::default(), cores, asks)
+}
+
+/// The same for a tenant.
+pub(super) fn fit_under(
+    d: &Durable,
+    ceiling: &Ceiling,
+    cores: u32,
+    asks: &[GpuAsk],
+) -> Result<Vector, Rejection> {
+    match fit_within(d, ceiling, cores, asks) {
+        Err(_) if !ceiling.is_open() && fit(d, cores, asks).is_ok() => {
+            Err(ceiling.refusal(d, cores, asks))
+        }
+        found => found,
+    }
+}
+
+fn fit_within(
+    d: &Durable,
+    ceiling: &Ceiling,
+    cores: u32,
+    asks: &[GpuAsk],
+) -> Result<Vector, Rejection> {
     let all = d.pool().leasable_cores();
     if cores > all {
         return Err(Rejection::Never {
@@ -25,15 +50,17 @@ pub fn fit(d: &Durable, cores: u32, asks: &[GpuAsk]) -> Result<Vector, Rejection
             has: all.into(),
         });
     }
-    let gpus = fit_gpus(d, asks)?;
+    let gpus = fit_gpus(d, ceiling, asks)?;
     let near = gpus.keys().find_map(|id| d.node().gpu(*id)).map(|g| g.numa);
-    let cores = pick_cores(d, cores, near).ok_or_else(|| short_of_cores(d, cores))?;
+    let picked = pick_cores(d, cores, near).filter(|_| cores <= ceiling.cores());
+    let cores = picked.ok_or_else(|| short_of_cores(d, cores))?;
     Ok(Vector { cores, gpus })
 }
 
-/// Whether amounts would fit on all that is available, with nobody else there.
-pub(super) fn possible(d: &Durable, cores: u32, asks: &[GpuAsk]) -> bool {
-    cores <= d.pool().open_cores().len() && assign(d, asks, |g| available_on(d, g)).is_some()
+/// Whether amounts would fit on all that is available, with nobody else there but the cap of who asks.
+pub(super) fn possible(d: &Durable, ceiling: &Ceiling, cores: u32, asks: &[GpuAsk]) -> bool {
+    cores <= d.pool().open_cores().len().min(ceiling.cores())
+        && assign(d, asks, |g| ceiling.on(g.id, available_on(d, g))).is_some()
 }
 
 /// What of a GPU can be leased, whoever has it now.
@@ -129,7 +156,7 @@ fn owner_name(d: &Durable, owner: Owner) -> String {
 }
 
 /// SMs as asked, rounded up to what the GPU can enforce.
-fn wanted_sms(gpu: &Gpu, ask: SmAsk) -> Option<Sms> {
+pub(super) fn wanted_sms(gpu: &Gpu, ask: SmAsk) -> Option<Sms> {
     let exact = match ask {
         SmAsk::Count(n) => n,
         SmAsk::Percent(p) => {
@@ -156,8 +183,12 @@ fn share_of(gpu: &Gpu, free: GpuUse, ask: &GpuAsk) -> Option<GpuShare> {
 }
 
 /// A GPU of its own for each ask, or what is short.
-fn fit_gpus(d: &Durable, asks: &[GpuAsk]) -> Result<BTreeMap<GpuId, GpuShare>, Rejection> {
-    let free = |g: &Gpu| d.pool().free_on(d.node(), d.unavailable(), g.id);
+fn fit_gpus(
+    d: &Durable,
+    ceiling: &Ceiling,
+    asks: &[GpuAsk],
+) -> Result<BTreeMap<GpuId, GpuShare>, Rejection> {
+    let free = |g: &Gpu| ceiling.on(g.id, d.pool().free_on(d.node(), d.unavailable(), g.id));
     let all = |g: &Gpu| GpuUse {
         sms: g.sms,
         memory: g.leasable_memory(),

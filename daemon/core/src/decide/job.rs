@@ -5,6 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::cap::Ceiling;
 use super::fit::enforced;
 use super::lease::{PROCESSES_MAX, at_most, ended};
 use super::rebalance::{self, Case, Decision as Ruled, Judgement};
@@ -42,6 +43,9 @@ pub(super) fn submit(
             _ => Err(Rejection::OtherBody(request)),
         };
     }
+    if !caller.may_ask_for(Some(&spec.name)) {
+        return Err(Rejection::NotFound(format!("job {}", spec.name)));
+    }
     check(spec)?;
     if d.draining() {
         return Err(Rejection::Draining);
@@ -67,7 +71,11 @@ pub(super) fn submit(
         moves: 0,
     };
     // What does not fit an empty node never fits: said now, not after an hour in the queue.
-    plan_for(d, &job, &whole_room(d))?;
+    let whole = plan_for(d, &job, &whole_room(d, &Ceiling::default()))?;
+    let cap = Ceiling::empty(&v.caps, &caller.tenant);
+    if !cap.is_open() && plan_for(d, &job, &whole_room(d, &cap)).is_err() {
+        return Err(cap.refusal_of(&whole));
+    }
     let reply = Answer::Reply(Reply::Job(job.id));
     Ok(Decision {
         events: vec![Event::JobSubmitted { job }],
@@ -288,13 +296,7 @@ pub(super) fn update(
 }
 
 fn named<'a>(d: &'a Durable, caller: &Caller, name: &Name) -> Result<&'a Job, Rejection> {
-    let own = d.job_named(&caller.tenant, name);
-    let any = || {
-        d.jobs()
-            .values()
-            .find(|j| caller.admin && j.spec.name == *name)
-    };
-    own.or_else(any)
+    d.job_seen_by(caller, name)
         .ok_or_else(|| Rejection::NotFound(format!("job {name}")))
 }
 

@@ -189,7 +189,11 @@ fn check(d: &Durable, v: &Volatile, a: &Acquire) -> Result<(), Rejection> {
     at_most(
         "live leases of one tenant",
         own,
-        v.settings.tenant_leases_max,
+        v.caps
+            .of(&a.tenant)
+            .leases
+            .unwrap_or(u32::MAX)
+            .min(v.settings.tenant_leases_max),
     )?;
     if a.ttl < TTL_MIN || a.ttl > TTL_MAX {
         return invalid(
@@ -406,7 +410,7 @@ pub(super) fn release(
     fence: Fence,
 ) -> Result<Decision, Rejection> {
     if let Some((tenant, End::Released, last)) = d.ended(id)
-        && (caller.admin || *tenant == caller.tenant)
+        && caller.is_of(tenant)
         && fence <= last
     {
         return Ok(Decision::done()); // said again: it is released

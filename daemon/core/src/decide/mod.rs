@@ -10,7 +10,8 @@ use crate::state::Durable;
 use crate::unit::Time;
 use crate::volatile::Volatile;
 
-pub mod fit;
+mod cap;
+mod fit;
 pub mod follow;
 pub mod job;
 pub mod lease;
@@ -139,20 +140,14 @@ pub fn decide(
 
 /// The caller's live lease; another tenant's does not exist.
 fn find<'a>(d: &'a Durable, caller: &Caller, id: LeaseId) -> Result<&'a Lease, Rejection> {
-    if let Some(l) = d
-        .leases()
-        .get(&id)
-        .filter(|l| caller.admin || l.tenant == caller.tenant)
-    {
+    if let Some(l) = d.leases().get(&id).filter(|l| d.is_seen_by(l, caller)) {
         return Ok(l);
     }
     match d.ended(id) {
-        Some((tenant, how, _)) if caller.admin || *tenant == caller.tenant => {
-            Err(Rejection::Lost {
-                id,
-                how: lease::end_name(how),
-            })
-        }
+        Some((tenant, how, _)) if caller.is_of(tenant) => Err(Rejection::Lost {
+            id,
+            how: lease::end_name(how),
+        }),
         _ => Err(Rejection::NotFound(id.to_string())),
     }
 }

@@ -6,7 +6,8 @@
 use alloc::collections::BTreeMap;
 use alloc::format;
 
-use super::fit::{self, fit};
+use super::cap::Ceiling;
+use super::fit::{self, fit_under};
 use super::job::plan_for;
 use super::lease::granted;
 use super::room::{available_room, room_of};
@@ -113,22 +114,31 @@ fn parked_job<'a>(d: &'a Durable, worker: &Lease) -> Option<&'a Job> {
 fn possible(d: &Durable, v: &mut Volatile, who: Waiter) -> bool {
     let job = match who {
         Waiter::Job(id) => id,
-        Waiter::Lease(id) => match d.leases().get(&id).map(|l| &l.ask) {
-            Some(Ask::Alone { cores, gpus }) => return fit::possible(d, *cores, gpus),
-            Some(Ask::Stage(member)) => member.job,
+        Waiter::Lease(id) => match d.leases().get(&id).map(|l| (l, &l.ask)) {
+            Some((lease, Ask::Alone { cores, gpus })) => {
+                let ceiling = Ceiling::of(d, &v.caps, &lease.tenant);
+                return fit::possible(d, &ceiling, *cores, gpus);
+            }
+            Some((_, Ask::Stage(member))) => member.job,
             None => return false,
         },
     };
     let Some(job) = d.jobs().get(&job) else {
         return false;
     };
-    let ask = || plan_for(d, job, &available_room(d)).is_ok();
-    v.fits.possible(job.id, ask)
+    let ceiling = Ceiling::beside(d, &v.caps, job);
+    let room = available_room(d, &ceiling);
+    let ask = || plan_for(d, job, &room).is_ok();
+    match ceiling.is_open() {
+        true => v.fits.possible(job.id, ask),
+        // What a cap leaves changes with what its tenant has.
+        false => v.fits.possible_on(job.id, &room, ask),
+    }
 }
 
 /// The plan by which a job that has nothing yet can begin now, if there is one on what it need not leave to others.
 fn beginning(d: &Durable, v: &mut Volatile, job: &Job, ahead: &Ahead) -> Option<Plan> {
-    let room = room_of(d, job, ahead);
+    let room = room_of(d, &v.caps, job, ahead);
     if v.fits.was_in_vain(job.id, &room) {
         return None;
     }
@@ -155,8 +165,8 @@ pub enum Waits {
 }
 
 /// What a job that waits could begin with: what is free beside others, without a look at who comes first.
-pub fn free_for(d: &Durable, job: &Job) -> Room {
-    room_of(d, job, &Ahead::default())
+pub fn free_for(d: &Durable, v: &Volatile, job: &Job) -> Room {
+    room_of(d, &v.caps, job, &Ahead::default())
 }
 
 /// Why a job that waits does not begin, where `refusal` says why there is no plan for it on [`free_for`]. That is asked
@@ -191,7 +201,7 @@ pub(super) fn room(d: &Durable, v: &mut Volatile, lease: &Lease) -> Result<Vecto
         Ask::Alone { cores, gpus } => (*cores, gpus),
         Ask::Stage(member) => return kept_for(d, *member),
     };
-    let vector = fit(d, cores, gpus)?;
+    let vector = fit_under(d, &Ceiling::of(d, &v.caps, &lease.tenant), cores, gpus)?;
     let ahead = Ahead::before(d, v, Place::last_of(lease.priority));
     let Some(first) = ahead.first(&vector) else {
         return Ok(vector);
@@ -257,7 +267,8 @@ pub(super) fn next(d: &Durable, v: &mut Volatile) -> Option<Event> {
             Waiter::Lease(id) => {
                 let lease = d.leases().get(&id)?;
                 if let Ask::Alone { cores, gpus } = &lease.ask
-                    && let Ok(vector) = fit(d, *cores, gpus)
+                    && let Ok(vector) =
+                        fit_under(d, &Ceiling::of(d, &v.caps, &lease.tenant), *cores, gpus)
                     && ahead.first(&vector).is_none()
                 {
                     return Some(grant(lease, vector));

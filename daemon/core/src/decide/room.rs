@@ -1,9 +1,11 @@
 //! What there is for a job: all of a node, all that is available of it, what is free beside others. Only GPUs whose
 //! shares this daemon may lease; `allocate` plans on it.
+use super::cap::Ceiling;
 use super::fit::{available_on, enforced};
 use super::queue::Ahead;
 use crate::allocate::Room;
 use crate::balance::Free;
+use crate::caps::Caps;
 use crate::grant::Vector;
 use crate::id::GpuId;
 use crate::job::{Job, Plan};
@@ -11,46 +13,52 @@ use crate::node::{Gpu, GpuMode};
 use crate::state::{Durable, Place, slots};
 use crate::volatile::Volatile;
 
-/// All of a node.
-pub(super) fn whole_room(d: &Durable) -> Room {
+/// All of a node, as far as a cap goes.
+pub(super) fn whole_room(d: &Durable, ceiling: &Ceiling) -> Room {
     let all = |g: &Gpu| (g.id, (g.sms, g.leasable_memory()));
-    Room {
+    let mut room = Room {
         cores: d.node().leasable_cores(),
         gpus: enforced(d).map(all).collect(),
-    }
+    };
+    ceiling.trim(&mut room, &Room::default());
+    room
 }
 
-/// All that is available of a node, whoever has it now.
-pub(super) fn available_room(d: &Durable) -> Room {
+/// All that is available of a node, whoever has it now, as far as a cap goes.
+pub(super) fn available_room(d: &Durable, ceiling: &Ceiling) -> Room {
     let all = |g: &Gpu| {
         let available = available_on(d, g);
         (g.id, (available.sms, available.memory))
     };
-    Room {
+    let mut room = Room {
         cores: d.pool().open_cores().clone(),
         gpus: enforced(d).map(all).collect(),
-    }
+    };
+    ceiling.trim(&mut room, &Room::default());
+    room
 }
 
 /// What a running job may use for a new plan: it grows into nothing that somebody of its priority waits for.
 pub(super) fn room_beside_queue(d: &Durable, v: &mut Volatile, job: &Job) -> Room {
     let ahead = Ahead::before(d, v, Place::last_of(job.spec.priority));
-    room_of(d, job, &ahead)
+    room_of(d, &v.caps, job, &ahead)
 }
 
-/// What a job may use: what is free and need not be left to others, and what it has itself.
-pub(super) fn room_of(d: &Durable, job: &Job, ahead: &Ahead) -> Room {
+/// What a job may use: what is free and need not be left to others, and what it has itself; no more than its tenant's
+/// cap.
+pub(super) fn room_of(d: &Durable, caps: &Caps, job: &Job, ahead: &Ahead) -> Room {
     let mut room = free_room(d);
     let others = d.jobs().values().filter(|j| j.id != job.id);
     others.for_each(|other| set_aside(d, other, &mut room));
     ahead.leave(&mut room);
     let leased = |id: GpuId| d.node().gpu(id).is_some_and(|g| g.mode == GpuMode::Enforce);
+    let mut kept = Room::default();
     let mut own = |v: &Vector| {
-        room.cores = room.cores.union(&v.cores);
+        kept.cores = kept.cores.union(&v.cores);
         for (id, share) in v.gpus.iter().filter(|(id, _)| leased(**id)) {
-            let free = room.gpus.entry(*id).or_default();
-            free.0 += share.guarantee;
-            free.1 += share.memory;
+            let has = kept.gpus.entry(*id).or_default();
+            has.0 += share.guarantee;
+            has.1 += share.memory;
         }
     };
     for (_, slot) in slots(job) {
@@ -63,6 +71,13 @@ pub(super) fn room_of(d: &Durable, job: &Job, ahead: &Ahead) -> Room {
             own(&lease.counted());
         }
     }
+    room.cores = room.cores.union(&kept.cores);
+    for (id, has) in &kept.gpus {
+        let free = room.gpus.entry(*id).or_default();
+        free.0 += has.0;
+        free.1 += has.1;
+    }
+    Ceiling::beside(d, caps, job).trim(&mut room, &kept);
     room
 }
 

@@ -3,8 +3,9 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use super::line::Line;
-use super::{Durable, Effect};
-use crate::grant::Ask;
+use super::{Durable, Effect, slots};
+use crate::caps::Use;
+use crate::grant::{Ask, Vector};
 use crate::id::{JobId, LeaseId, Name, RequestId};
 use crate::job::Job;
 use crate::lease::{Lease, Phase};
@@ -24,6 +25,8 @@ pub struct Tally {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tallies {
     tenants: BTreeMap<Name, Tally>,
+    /// What is counted for each tenant; only those for whom there is something.
+    uses: BTreeMap<Name, Use>,
     /// The leases of each job's workers.
     of_job: BTreeMap<JobId, BTreeSet<LeaseId>>,
     /// The request that each remembered job was submitted by.
@@ -32,6 +35,9 @@ pub(super) struct Tallies {
 
 impl Tallies {
     pub(super) fn lease(&mut self, old: Option<&Lease>, new: Option<&Lease>) {
+        for (l, come) in gone_and_come(old, new) {
+            self.count(&l.tenant, &l.counted(), come);
+        }
         if let (Some(old), Some(new)) = (old, new)
             && (old.phase == Phase::Queued) == (new.phase == Phase::Queued)
         {
@@ -55,6 +61,11 @@ impl Tallies {
         }
     }
     pub(super) fn job(&mut self, old: Option<&Job>, new: Option<&Job>) {
+        for (j, come) in gone_and_come(old, new) {
+            for (_, slot) in slots(j) {
+                self.count(&j.tenant, &slot.unclaimed, come);
+            }
+        }
         if old.is_some() == new.is_some() {
             return;
         }
@@ -73,6 +84,26 @@ impl Tallies {
         }
         if let Some(Effect::Job(id)) = new {
             self.submitted.insert(id, key.clone());
+        }
+    }
+    /// Counts a share for a tenant, or takes it back.
+    pub(super) fn count(&mut self, tenant: &Name, share: &Vector, come: bool) {
+        if share.is_empty() {
+            return;
+        }
+        // Without a clone of the name where it is known.
+        if !self.uses.contains_key(tenant) {
+            self.uses.insert(tenant.clone(), Use::default());
+        }
+        let Some(used) = self.uses.get_mut(tenant) else {
+            return;
+        };
+        match come {
+            true => used.add(share),
+            false => used.remove(share),
+        }
+        if used.is_empty() {
+            self.uses.remove(tenant);
         }
     }
     fn change(&mut self, tenant: &Name, change: impl FnOnce(&mut Tally)) {
@@ -125,6 +156,14 @@ impl Durable {
             .get(tenant)
             .copied()
             .unwrap_or_default()
+    }
+    /// What is counted for a tenant.
+    pub fn used_by(&self, tenant: &Name) -> &Use {
+        static NOTHING: Use = Use {
+            cores: 0,
+            gpus: BTreeMap::new(),
+        };
+        self.tallies.uses.get(tenant).unwrap_or(&NOTHING)
     }
     /// The live leases of a job's workers, those in the queue among them.
     pub fn leases_of(&self, job: JobId) -> impl Iterator<Item = &Lease> {

@@ -14,6 +14,8 @@ pub struct Fits {
     in_vain: BTreeMap<JobId, Room>,
     /// Whether a job would fit on all that is available, with nobody else there.
     possible: BTreeMap<JobId, bool>,
+    /// The same on what its tenant's cap left when it was last asked.
+    possible_on: BTreeMap<JobId, (Room, bool)>,
 }
 
 impl Fits {
@@ -30,6 +32,18 @@ impl Fits {
         *self.possible.entry(job).or_insert_with(ask)
     }
 
+    /// Whether the job would fit on this room: as known of the same room, else as `ask` says.
+    pub fn possible_on(&mut self, job: JobId, room: &Room, ask: impl FnOnce() -> bool) -> bool {
+        if let Some((known, fits)) = self.possible_on.get(&job)
+            && known == room
+        {
+            return *fits;
+        }
+        let fits = ask();
+        self.possible_on.insert(job, (room.clone(), fits));
+        fits
+    }
+
     /// What an event makes untrue is forgotten. The event has been applied.
     pub fn note(&mut self, d: &Durable, event: &Event) {
         match event {
@@ -43,6 +57,7 @@ impl Fits {
             | Event::JobEnded { id } => {
                 self.in_vain.remove(id);
                 self.possible.remove(id);
+                self.possible_on.remove(id);
             }
             _ => {}
         }
@@ -51,11 +66,13 @@ impl Fits {
         let others = |id: &JobId| d.jobs().get(id).is_some_and(|j| j.tenant != *tenant);
         self.in_vain.retain(|id, _| others(id));
         self.possible.retain(|id, _| others(id));
+        self.possible_on.retain(|id, _| others(id));
     }
     /// Nothing is known: what was learned may be of a state that was taken back.
     pub fn clear(&mut self) {
         self.in_vain.clear();
         self.possible.clear();
+        self.possible_on.clear();
     }
 }
 

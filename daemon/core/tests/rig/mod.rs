@@ -20,10 +20,7 @@ pub fn name(s: &str) -> Name {
     Name::new(s).unwrap()
 }
 pub fn alice() -> Caller {
-    Caller {
-        tenant: name("alice"),
-        admin: false,
-    }
+    Caller::user(name("alice"))
 }
 
 /// A daemon that has just started on these books.

@@ -23,10 +23,7 @@ mod rig;
 pub use rig::{name, node};
 
 pub fn caller(tenant: &str) -> Caller {
-    Caller {
-        tenant: name(tenant),
-        admin: false,
-    }
+    Caller::user(name(tenant))
 }
 
 /// A node, and requests with rising numbers.

@@ -139,10 +139,7 @@ mod tests {
             }],
         };
         change(&mut w);
-        let caller = Caller {
-            tenant: Name::new("me").unwrap(),
-            admin: false,
-        };
+        let caller = Caller::user(Name::new("me").unwrap());
         let parsed = report(&w, &caller);
         assert_eq!(parsed.err().map(|b| b.field).as_deref(), field, "{name}");
     }

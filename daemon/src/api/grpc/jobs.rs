@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use evenkeel_core::command::{Caller, Command, Reply};
 use evenkeel_core::id::{JobId, LeaseId, Name};
 use evenkeel_core::job::{Job, JobPhase};
-use evenkeel_core::step::State;
 use evenkeel_proto::v1 as pb;
 use pb::job_service_server::JobService;
 use tonic::{Request, Response, Status};
@@ -201,17 +200,6 @@ fn over(was: pb::Job) -> pb::Job {
     }
 }
 
-/// The caller's live job of a name; an admin's also somebody else's.
-pub(super) fn named<'a>(state: &'a State, caller: &Caller, name: &Name) -> Option<&'a Job> {
-    let d = &state.durable;
-    let any = || {
-        d.jobs()
-            .values()
-            .find(|j| caller.admin && j.spec.name == *name)
-    };
-    d.job_named(&caller.tenant, name).or_else(any)
-}
-
 /// One live job by its name.
 pub(in crate::api) async fn find(
     ctx: &Context,
@@ -221,7 +209,10 @@ pub(in crate::api) async fn find(
     let (sockets, who, wanted) = (ctx.config.gpu_sockets.clone(), caller.clone(), name.clone());
     let found = ctx.read(caller, move |state, now| {
         let around = Around::new(state.durable.node(), &sockets);
-        named(state, &who, &wanted).map(|j| convert::job(state, now, j, &around))
+        state
+            .durable
+            .job_seen_by(&who, &wanted)
+            .map(|j| convert::job(state, now, j, &around))
     });
     found
         .await?
@@ -262,7 +253,7 @@ async fn by_id(ctx: &Context, caller: &Caller, id: JobId) -> Result<Option<pb::J
     let (sockets, who) = (ctx.config.gpu_sockets.clone(), caller.clone());
     let found = ctx.read(caller, move |state, now| {
         let d = &state.durable;
-        let own = |j: &&Job| who.admin || j.tenant == who.tenant;
+        let own = |j: &&Job| who.sees(&j.tenant, Some(&j.spec.name));
         let around = Around::new(d.node(), &sockets);
         let job = d.jobs().get(&id).filter(own)?;
         Some(convert::job(state, now, job, &around))
@@ -279,7 +270,7 @@ pub(in crate::api) async fn list(
     let who = caller.clone();
     let ids = ctx.read(caller, move |state, _| {
         let jobs = state.durable.jobs().values();
-        let own = jobs.filter(|j| who.admin || j.tenant == who.tenant);
+        let own = jobs.filter(|j| who.sees(&j.tenant, Some(&j.spec.name)));
         own.map(|j| j.id).collect::<Vec<_>>()
     });
     let ids = ids.await?;

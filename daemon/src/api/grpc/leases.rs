@@ -12,15 +12,16 @@ use evenkeel_proto::v1 as pb;
 use pb::lease_service_server::LeaseService;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Answer, Answers, unexpected};
+use super::{Answer, Answers, LEASES, unexpected};
 use crate::api::budget::Kind;
-use crate::api::caller;
+use crate::api::caller::{self, Peer};
 use crate::api::config::GpuSockets;
 use crate::api::context::Context;
 use crate::api::convert::{self, Around, Bad, Daemon};
 use crate::api::error;
 use crate::api::limits::{LOOK_COPIES, LOOK_SCANS, PAGE_MAX, RENEWALS_MAX};
 use crate::api::session;
+use crate::audit::Refusal;
 use crate::clock;
 use crate::handle::{Failure, Renewed};
 
@@ -45,6 +46,10 @@ impl LeaseService for Leases {
         let _place = ctx.place(kind, &peer.caller)?;
         let mut acquire = asked.acquire;
         let mut of_job = None;
+        let named = asked.member.as_ref().map(|(job, ..)| job);
+        if !peer.caller.may_ask_for(named) {
+            return Err(error::other_job(&peer.caller));
+        }
         if let Some((job, stage, worker)) = asked.member {
             // A request whose job is over may have been answered before: the core remembers, or does not find it.
             if let Some(member) = ctx.member(&peer.caller, job.clone(), stage, worker).await? {
@@ -95,7 +100,7 @@ impl LeaseService for Leases {
         let leases = request.into_inner().leases;
         check_renewals(leases.len())?;
         let _place = self.0.place(Kind::Urgent, &peer.caller)?;
-        let results = renew(&self.0, &peer.caller, &leases).await?;
+        let results = renew(&self.0, &peer, &leases).await?;
         Ok(Response::new(pb::RenewLeasesResponse { results }))
     }
 
@@ -262,18 +267,20 @@ pub(in crate::api) fn check_renewals(n: usize) -> Result<(), Status> {
 /// nobody knows what became of one of those; the others are renewed, and renewing them again is good, too.
 pub(in crate::api) async fn renew(
     ctx: &Context,
-    caller: &Caller,
+    peer: &Peer,
     leases: &[pb::LeaseRef],
 ) -> Result<Vec<pb::RenewResult>, Status> {
+    let caller = &peer.caller;
     let now = clock::now();
     let mut results = Vec::with_capacity(leases.len());
     let mut undecided = false;
     for w in leases {
         let (id, fence) = (LeaseId(w.lease_id), Fence(w.fence));
-        let renewed = ctx
-            .handle
-            .renew_now(&caller.tenant, caller.admin, id, fence, now);
+        let renewed = ctx.handle.renew_now(caller, id, fence, now);
         undecided |= renewed.is_err();
+        if matches!(renewed, Ok(Renewed::Lost)) && ctx.handle.is_anothers(caller, id) {
+            note_anothers(ctx, peer, id);
+        }
         results.push(match renewed {
             Ok(renewed) => result(w.lease_id, renewed),
             Err(ttl) => convert::remaining(w.lease_id, pb::RenewStatus::Unspecified, ttl),
@@ -285,7 +292,7 @@ pub(in crate::api) async fn renew(
                 let (id, fence) = (LeaseId(w.lease_id), Fence(w.fence));
                 let verdict = ctx
                     .handle
-                    .renew(&caller.tenant, caller.admin, id, fence, now)
+                    .renew(caller, id, fence, now)
                     .await
                     .map_err(|failure| error::undecided(failure, caller))?;
                 *result_of = result(w.lease_id, verdict);
@@ -293,6 +300,16 @@ pub(in crate::api) async fn renew(
         }
     }
     Ok(results)
+}
+
+/// Somebody renews what is another's. It is told what it would be told of a lease that is over.
+fn note_anothers(ctx: &Context, peer: &Peer, id: LeaseId) {
+    let why = format!("{id} is another's; it is said to be lost");
+    ctx.config.audit.refused(Refusal {
+        who: Some(peer.caller.tenant.to_string()),
+        call: Some(format!("{LEASES}RenewLeases")),
+        ..peer.door.refusal("NOT_YOURS", &why)
+    });
 }
 
 const fn result(id: u64, renewed: Renewed) -> pb::RenewResult {
@@ -312,13 +329,14 @@ pub(in crate::api) async fn find(
     let (sockets, who) = (ctx.config.gpu_sockets.clone(), caller.clone());
     let found = ctx.read(caller, move |state, now| {
         let d = &state.durable;
-        let own = |tenant: &Name| who.admin || *tenant == who.tenant;
         if let Some(lease) = d.leases().get(&id) {
             let around = Around::new(d.node(), &sockets);
-            return own(&lease.tenant).then(|| convert::lease_in(state, now, lease, &around));
+            let own = d.is_seen_by(lease, &who);
+            return own.then(|| convert::lease_in(state, now, lease, &around));
         }
         let (tenant, how, fence) = d.ended(id)?;
-        own(tenant).then(|| convert::ended_lease(id, tenant, how, fence))
+        who.is_of(tenant)
+            .then(|| convert::ended_lease(id, tenant, how, fence))
     });
     found
         .await?
@@ -394,7 +412,7 @@ impl Wanted {
         let mut found = Vec::new();
         let rest = (Bound::Excluded(self.after), Bound::Unbounded);
         for (scanned, (id, lease)) in state.durable.leases().range(rest).enumerate() {
-            if self.wants(lease) {
+            if self.wants(state, lease) {
                 if found.len() == self.most {
                     // There is at least one more: the page goes on behind the last one taken.
                     return (found, Some(LeaseId(id.0 - 1)));
@@ -408,8 +426,8 @@ impl Wanted {
         (found, None)
     }
 
-    fn wants(&self, lease: &Lease) -> bool {
-        let own = self.caller.admin || lease.tenant == self.caller.tenant;
+    fn wants(&self, state: &State, lease: &Lease) -> bool {
+        let own = state.durable.is_seen_by(lease, &self.caller);
         let of_job =
             |jobs: &Vec<JobId>| matches!(lease.ask, Ask::Stage(m) if jobs.contains(&m.job));
         own && self.jobs.as_ref().is_none_or(of_job)
@@ -421,7 +439,7 @@ async fn job_ids(ctx: &Context, caller: &Caller, name: Name) -> Result<Vec<JobId
     let who = caller.clone();
     let ids = ctx.read(caller, move |state, _| {
         let jobs = state.durable.jobs().values();
-        jobs.filter(|j| j.spec.name == name && (who.admin || j.tenant == who.tenant))
+        jobs.filter(|j| j.spec.name == name && who.sees(&j.tenant, Some(&name)))
             .map(|j| j.id)
             .collect()
     });

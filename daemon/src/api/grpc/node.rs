@@ -11,7 +11,7 @@ use pb::node_service_server::NodeService;
 use tonic::{Request, Response, Status};
 
 use super::watching::{Look, watch};
-use super::{Answer, Answers, jobs};
+use super::{Answer, Answers};
 use crate::api::budget::Kind;
 use crate::api::caller;
 use crate::api::context::Context;
@@ -104,7 +104,7 @@ fn troubles(state: &State, now: Time, caller: &Caller) -> Vec<String> {
     let d = &state.durable;
     let theirs = |t: &Trouble| {
         let lease = d.leases().get(&t.lease);
-        caller.admin || lease.is_some_and(|l| l.tenant == caller.tenant)
+        lease.map_or(caller.admin, |l| d.is_seen_by(l, caller))
     };
     let all = converge::troubles(d, &state.volatile, now).into_iter();
     all.filter(theirs).map(|t| t.text).collect()
@@ -116,7 +116,8 @@ pub(in crate::api) async fn events(
     caller: &Caller,
     w: &pb::ListEventsRequest,
 ) -> Result<pb::ListEventsResponse, Status> {
-    let job = match convert::optional_name("job", &w.job)? {
+    // Who is limited to a job sees that job's.
+    let job = match convert::optional_name("job", &w.job)?.or_else(|| caller.job.clone()) {
         None => None,
         Some(name) => Some(job_id(ctx, caller, name).await?),
     };
@@ -138,7 +139,7 @@ async fn job_id(
 ) -> Result<JobId, Status> {
     let (who, wanted) = (caller.clone(), name.clone());
     let live = ctx.read(caller, move |state, _| {
-        jobs::named(state, &who, &wanted).map(|j| j.id)
+        state.durable.job_seen_by(&who, &wanted).map(|j| j.id)
     });
     if let Some(id) = live.await? {
         return Ok(id);

@@ -25,6 +25,7 @@ impl ProfileService for Profiles {
     ) -> Answer<pb::ReportTrialResponse> {
         let peer = caller::of(&request)?;
         let _place = self.0.place(Kind::Call, &peer.caller)?;
+        may_write(&peer.caller)?;
         let wire = request.into_inner();
         let point = wire.point.as_ref();
         let point = point.ok_or_else(|| Bad::new("point", "is missing; give the measurement"))?;
@@ -59,7 +60,7 @@ impl ProfileService for Profiles {
         let who = peer.caller.clone();
         let profiles = self.0.read(&peer.caller, move |state, _| {
             let profiles = state.durable.profiles().values();
-            let own = profiles.filter(|p| who.admin || p.key.tenant == who.tenant);
+            let own = profiles.filter(|p| who.is_of(&p.key.tenant));
             own.map(convert::summary).collect()
         });
         let profiles = profiles.await?;
@@ -72,6 +73,7 @@ impl ProfileService for Profiles {
     ) -> Answer<pb::ImportProfileResponse> {
         let peer = caller::of(&request)?;
         let _place = self.0.place(Kind::Call, &peer.caller)?;
+        may_write(&peer.caller)?;
         let profile = request.into_inner().profile;
         let profile = convert::profile(profile.as_ref(), &peer.caller.tenant)?;
         let command = Command::Import {
@@ -91,6 +93,14 @@ impl ProfileService for Profiles {
         let profile = self.find(&peer.caller, key).await?;
         let profile = Some(convert::profile_points(&profile));
         Ok(Response::new(pb::ExportProfileResponse { profile }))
+    }
+}
+
+/// Profiles are a tenant's, and plan all of its jobs: who is limited to one of them may read them only.
+fn may_write(caller: &Caller) -> Result<(), Status> {
+    match caller.may_ask_for(None) {
+        true => Ok(()),
+        false => Err(error::other_job(caller)),
     }
 }
 

@@ -9,38 +9,48 @@ use std::time::Duration;
 
 use evenkeel_proto::v1 as pb;
 use hyper::body::Incoming;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderMap, HeaderValue};
 use hyper::server::conn::{http1, http2};
-use hyper::{Request, Response};
+use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prost::Message as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
-use crate::api::caller::Peer;
+use crate::api::caller::{Door, Peer, Visitor};
+use crate::api::error;
 use crate::api::grpc::{LEASES, LeaseServer};
 use crate::api::limits::{
-    AGE_GRACE, CONNECTION_AGE, CONNECTION_WINDOW, HEADER_TIMEOUT, HEADERS_MAX, KEEPALIVE_INTERVAL,
-    KEEPALIVE_TIMEOUT, RESETS_LOCAL_MAX, RESETS_PENDING_MAX, SEND_BUFFER, STOP_GRACE,
-    STREAM_WINDOW, STREAMS_PER_CONNECTION,
+    AGE_GRACE, CERTIFICATE_GRACE, CONNECTION_AGE, CONNECTION_WINDOW, HEADER_TIMEOUT, HEADERS_MAX,
+    KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, RESETS_LOCAL_MAX, RESETS_PENDING_MAX, SEND_BUFFER,
+    STOP_GRACE, STRANGER_AGE, STREAM_WINDOW, STREAMS_PER_CONNECTION,
 };
+use crate::api::tenants::Stranger;
+use crate::audit::{Audit, Refusal};
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// An answer in which a message that cannot be read is its sender's fault (INVALID_ARGUMENT), where tonic says that
 /// it is ours (INTERNAL).
-pub(super) struct Checked(Answer);
+pub(super) struct Checked {
+    answer: Answer,
+    /// Who asked for what, and where it is written down if it is refused.
+    asked: Option<(Arc<Peer>, Uri, Audit)>,
+}
 
 impl Future for Checked {
     type Output = Result<Response<Body>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx).map_ok(|mut response| {
+        let answered = self.answer.as_mut().poll(cx);
+        let asked = &self.asked;
+        answered.map_ok(|mut response| {
             let headers = response.headers_mut();
             let header = |name| headers.get(name).map(HeaderValue::as_bytes);
             let unreadable = header("grpc-status") == Some(b"13")
@@ -48,9 +58,29 @@ impl Future for Checked {
             if unreadable {
                 headers.insert("grpc-status", HeaderValue::from_static("3"));
             }
+            if let Some((peer, uri, audit)) = asked {
+                note_refusal(headers, peer, uri, audit);
+            }
             response
         })
     }
+}
+
+/// Writes down what was refused because of who asked: not found (which is what another tenant's is), not permitted, not
+/// known.
+fn note_refusal(headers: &HeaderMap, peer: &Peer, uri: &Uri, audit: &Audit) {
+    let code = headers.get("grpc-status").map(HeaderValue::as_bytes);
+    if !matches!(code, Some(b"5" | b"7" | b"16")) {
+        return;
+    }
+    let Some(status) = Status::from_header_map(headers) else {
+        return;
+    };
+    audit.refused(Refusal {
+        who: Some(peer.caller.tenant.to_string()),
+        call: Some(uri.path().to_owned()),
+        ..peer.door.refusal(&error::reason(&status), status.message())
+    });
 }
 
 /// Where a connection's requests go. Says of each which peer it came from.
@@ -59,24 +89,39 @@ pub(super) struct Dispatch {
     leases: LeaseServer,
     others: axum::Router,
     counters: Arc<HashMap<String, metrics::Counter>>,
-    peer: Option<Arc<Peer>>,
+    audit: Audit,
+    visitor: Option<Visitor>,
 }
 
 impl Dispatch {
-    pub(super) fn new(leases: LeaseServer, others: Routes) -> Self {
+    pub(super) fn new(leases: LeaseServer, others: Routes, audit: Audit) -> Self {
         Self {
             leases,
             others: others.into_axum_router(),
             counters: Arc::new(counters()),
-            peer: None,
+            audit,
+            visitor: None,
         }
     }
 
-    /// The same for one peer.
-    pub(super) fn with(&self, peer: Arc<Peer>) -> Self {
+    /// The same for one visitor.
+    pub(super) fn with(&self, visitor: Visitor) -> Self {
         Self {
-            peer: Some(peer),
+            visitor: Some(visitor),
             ..self.clone()
+        }
+    }
+
+    /// The same answer to whatever a stranger asks.
+    fn turn_away(&self, door: &Door, stranger: &Stranger, uri: &Uri) -> Checked {
+        self.audit.refused(Refusal {
+            call: Some(uri.path().to_owned()),
+            ..door.refusal(stranger.reason(), &stranger.to_string())
+        });
+        let response = stranger.status().into_http();
+        Checked {
+            answer: Box::pin(std::future::ready(Ok(response))),
+            asked: None,
         }
     }
 }
@@ -107,17 +152,28 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
     type Future = Checked;
 
     fn call(&self, mut request: Request<Incoming>) -> Checked {
-        if let Some(peer) = &self.peer {
-            request.extensions_mut().insert(peer.clone());
-        }
+        let asked = match &self.visitor {
+            Some(Visitor::Stranger(door, stranger)) => {
+                return self.turn_away(door, stranger, request.uri());
+            }
+            Some(Visitor::Peer(peer)) => {
+                request.extensions_mut().insert(peer.clone());
+                Some((peer.clone(), request.uri().clone(), self.audit.clone()))
+            }
+            None => None,
+        };
         if let Some(counter) = self.counters.get(request.uri().path()) {
             counter.increment(1);
         }
         if request.uri().path().starts_with(LEASES) {
-            return Checked(self.leases.clone().call(request));
+            let answer = self.leases.clone().call(request);
+            return Checked { answer, asked };
         }
         let answer = self.others.clone().call(request);
-        Checked(Box::pin(async move { Ok(answer.await?.map(Body::new)) }))
+        Checked {
+            answer: Box::pin(async move { Ok(answer.await?.map(Body::new)) }),
+            asked,
+        }
     }
 }
 
@@ -142,23 +198,30 @@ pub(super) async fn serve_grpc<I>(stream: I, dispatch: Dispatch, stop: &Cancella
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let closing = dispatch
-        .peer
-        .as_ref()
-        .map(|p| p.closing.clone())
-        .unwrap_or_default();
+    // A child of `stop`: cancelling it ends this connection's streams and nobody else's.
+    let (closing, good_for) = match &dispatch.visitor {
+        Some(Visitor::Peer(peer)) => (peer.closing.clone(), peer.good_for()),
+        _ => (stop.child_token(), Some(STRANGER_AGE)),
+    };
+    let age = age();
+    let grace = match good_for {
+        Some(good_for) if good_for < age => CERTIFICATE_GRACE,
+        _ => AGE_GRACE,
+    };
+    let age = good_for.map_or(age, |good_for| good_for.min(age));
     let connection = http2().serve_connection(TokioIo::new(stream), dispatch);
     tokio::pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return,
         () = closing.cancelled() => {}
-        () = tokio::time::sleep(age()) => closing.cancel(),
+        () = tokio::time::sleep(age) => {}
     }
     // Streams see that they should end; no new ones are taken (GOAWAY).
+    closing.cancel();
     connection.as_mut().graceful_shutdown();
     let patience = async {
         tokio::select! {
-            () = tokio::time::sleep(AGE_GRACE) => {}
+            () = tokio::time::sleep(grace) => {}
             () = async {
                 stop.cancelled().await;
                 tokio::time::sleep(STOP_GRACE).await;

@@ -7,30 +7,36 @@ mod connections;
 mod health;
 mod seats;
 mod socket;
+mod tcp;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::id::Name;
 use futures::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::caller::Peer;
+use super::caller::{Door as By, Peer, UNIX, Visitor};
 use super::config::Config;
 use super::context::Context;
 use super::grpc;
-use super::limits::{CONNECTIONS_FOR_ADMINS, FIRST_BYTE, STOP_DEADLINE};
+use super::limits::{
+    CONNECTIONS_FOR_ADMINS, FIRST_BYTE, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, STOP_DEADLINE,
+};
 use super::rest;
 use crate::handle::{Failure, Handle};
 use connection::{Dispatch, serve_grpc, serve_rest};
 pub use connections::Connections;
 use seats::{Seat, Seats, Who};
 use socket::Door;
+pub(super) use tcp::CertificateTrouble;
+use tcp::TcpDoor;
+pub use tls::{TlsError, TlsFiles};
 
 /// Between two tries when the kernel has no descriptor for a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -64,6 +70,9 @@ pub enum ServeError {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// The files of mutual TLS.
+    #[error("listen.tcp cannot be opened with mutual TLS")]
+    Tls(#[source] TlsError),
     /// REST shows everything, so it stays on this machine.
     #[error("listen.rest is {0}, which others could reach; use an address of 127.0.0.0/8 or ::1")]
     NotLoopback(SocketAddr),
@@ -107,7 +116,7 @@ impl Running {
 /// The listening sockets.
 struct Doors {
     unix: Door,
-    tcp: Option<(TcpListener, Name)>,
+    tcp: Option<(TcpListener, TcpDoor)>,
     rest: Option<TcpListener>,
 }
 
@@ -132,12 +141,13 @@ impl Api {
         let (routes, reporter) = grpc::routes(&ctx)?;
         let health = tokio::spawn(health::follow(ctx.clone(), reporter));
         let server = Arc::new(Server {
-            dispatch: Dispatch::new(grpc::leases(&ctx), routes),
+            dispatch: Dispatch::new(grpc::leases(&ctx), routes, ctx.config.audit.clone()),
             seats: Seats::new(
                 connections.grpc,
                 connections.per_user,
                 CONNECTIONS_FOR_ADMINS.min(connections.grpc / 4),
             ),
+            handshakes: Seats::new(HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, 0),
             ctx,
         });
         let whole = tokio::spawn(serve(server, doors, health));
@@ -162,7 +172,10 @@ async fn bind(config: &Config) -> Result<Doors, ServeError> {
     };
     let tcp = match &config.tcp {
         None => None,
-        Some((address, tenant)) => Some((listen("listen.tcp", *address).await?, tenant.clone())),
+        Some((address, who)) => {
+            let door = TcpDoor::open(who).map_err(ServeError::Tls)?;
+            Some((listen("listen.tcp", *address).await?, door))
+        }
     };
     let rest = match config.rest {
         None => None,
@@ -181,13 +194,15 @@ struct Server {
     ctx: Arc<Context>,
     dispatch: Dispatch,
     seats: Seats,
+    /// Connections over TCP that have not said yet who they are.
+    handshakes: Seats,
 }
 
 async fn serve(server: Arc<Server>, doors: Doors, health: JoinHandle<()>) {
     let mut loops = tokio::task::JoinSet::new();
     loops.spawn(unix_loop(server.clone(), doors.unix));
-    if let Some((listener, tenant)) = doors.tcp {
-        loops.spawn(tcp_loop(server.clone(), listener, tenant));
+    if let Some((listener, door)) = doors.tcp {
+        loops.spawn(tcp::tcp_loop(server.clone(), listener, door));
     }
     if let Some(listener) = doors.rest {
         loops.spawn(rest_loop(server.clone(), listener));
@@ -243,13 +258,6 @@ async fn unix_loop(server: Arc<Server>, mut door: Door) {
     door.remove();
 }
 
-async fn tcp_loop(server: Arc<Server>, listener: TcpListener, tenant: Name) {
-    let stop = server.ctx.stop.clone();
-    while let Some((stream, _)) = next(&stop, || listener.accept()).await {
-        server.tcp(stream, tenant.clone());
-    }
-}
-
 async fn rest_loop(server: Arc<Server>, listener: TcpListener) {
     let ctx = server.ctx.clone();
     let most = ctx.config.connections.rest;
@@ -298,11 +306,19 @@ impl Server {
         let Ok(cred) = stream.peer_cred() else {
             return; // gone already
         };
+        let by = By {
+            name: UNIX,
+            from: format!("uid {}", cred.uid()),
+        };
+        let found = self.ctx.config.tenants.by_uid(cred.uid());
+        let who = match &found {
+            Ok(caller) if caller.admin => Who::Admin(cred.uid()),
+            _ => Who::User(cred.uid()),
+        };
         let closing = self.ctx.stop.child_token();
-        let peer = Peer::local(&self.ctx.config.tenants, cred, closing);
-        let who = match peer.caller.admin {
-            true => Who::Admin(cred.uid()),
-            false => Who::User(cred.uid()),
+        let visitor = match found {
+            Ok(caller) => Visitor::Peer(Arc::new(Peer::local(caller, by, cred, closing))),
+            Err(stranger) => Visitor::Stranger(by.into(), stranger.into()),
         };
         let Some(seat) = self.seats.take(who) else {
             return refused_connection("unix");
@@ -311,31 +327,16 @@ impl Server {
         self.ctx.tasks.spawn(async move {
             let (reader, writer) = stream.into_split();
             if let Some(stream) = greeted(reader, writer).await {
-                server.grpc(stream, peer, seat).await;
+                server.grpc(stream, visitor, seat).await;
             }
         });
     }
 
-    fn tcp(self: &Arc<Self>, stream: TcpStream, tenant: Name) {
-        let Some(seat) = self.seats.take(Who::Anybody) else {
-            return refused_connection("tcp");
-        };
-        let _ = stream.set_nodelay(true); // a hint
-        let peer = Peer::remote(tenant, self.ctx.stop.child_token());
-        let server = self.clone();
-        self.ctx.tasks.spawn(async move {
-            let (reader, writer) = stream.into_split();
-            if let Some(stream) = greeted(reader, writer).await {
-                server.grpc(stream, peer, seat).await;
-            }
-        });
-    }
-
-    async fn grpc<I>(&self, stream: I, peer: Peer, _seat: Seat)
+    async fn grpc<I>(&self, stream: I, visitor: Visitor, _seat: Seat)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let dispatch = self.dispatch.with(Arc::new(peer));
+        let dispatch = self.dispatch.with(visitor);
         serve_grpc(stream, dispatch, &self.ctx.stop).await;
     }
 }

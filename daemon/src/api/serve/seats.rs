@@ -1,14 +1,21 @@
 //! How many connections are open, in all and of each user: one user cannot shut the others out.
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use evenkeel_core::id::Name;
+
 /// Whose connection it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Who {
     /// A user on the Unix socket.
     User(u32),
     /// An admin on the Unix socket.
     Admin(u32),
+    /// Somebody of a tenant, by certificate.
+    Tenant(Name),
+    /// Somebody at an address, who has not said yet who it is.
+    Address(IpAddr),
     /// Somebody on a listener where nobody is told apart.
     Anybody,
 }
@@ -58,7 +65,7 @@ impl Seats {
             return None;
         }
         taken.all += 1;
-        taken.each.insert(who, own + 1);
+        taken.each.insert(who.clone(), own + 1);
         metrics::gauge!("evenkeel_connections").increment(1.0);
         Some(Seat {
             seats: self.clone(),
@@ -91,11 +98,11 @@ mod tests {
     fn one_user_cannot_take_all() {
         let seats = Seats::new(3, 2, 0);
         let (alice, bob) = (Who::User(1), Who::User(2));
-        let first = seats.take(alice).unwrap();
-        let _second = seats.take(alice).unwrap();
-        assert!(seats.take(alice).is_none(), "her share is used up");
-        let third = seats.take(bob).unwrap();
-        assert!(seats.take(bob).is_none(), "all are taken");
+        let first = seats.take(alice.clone()).unwrap();
+        let _second = seats.take(alice.clone()).unwrap();
+        assert!(seats.take(alice.clone()).is_none(), "her share is used up");
+        let third = seats.take(bob.clone()).unwrap();
+        assert!(seats.take(bob.clone()).is_none(), "all are taken");
         drop(first);
         assert!(seats.take(alice).is_some());
         drop(third);

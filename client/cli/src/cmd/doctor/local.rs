@@ -22,6 +22,10 @@ pub(super) fn findings(address: &Address) -> Vec<Finding> {
 fn socket(address: &Address) -> Finding {
     match address {
         Address::Unix(path) => unix(path),
+        Address::Https(uri) => Finding::ok(
+            "socket",
+            format!("{uri}, mutual TLS; to hold cores or SMs, use the Unix socket there"),
+        ),
         Address::Http(uri) => Finding::warning(
             "socket",
             format!("{uri}, plain TCP"),

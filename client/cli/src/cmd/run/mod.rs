@@ -243,7 +243,8 @@ fn in_options(mut failure: Failure) -> Failure {
 /// Attaching needs the kernel's word on who calls.
 fn over_tcp(client: &Client, failure: Failure) -> Failure {
     match client.address() {
-        evenkeel_client::Address::Http(_) if failure.hint.is_none() => failure.hint(
+        evenkeel_client::Address::Http(_) | evenkeel_client::Address::Https(_)
+            if failure.hint.is_none() => failure.hint(
             "A command can only be attached over the daemon's Unix socket; give its path with --socket.",
         ),
         _ => failure,
@@ -274,7 +275,7 @@ fn absolute(client: &Client) -> String {
             .unwrap_or_else(|_| path.clone())
             .display()
             .to_string(),
-        evenkeel_client::Address::Http(uri) => uri.clone(),
+        evenkeel_client::Address::Http(uri) | evenkeel_client::Address::Https(uri) => uri.clone(),
     }
 }
 

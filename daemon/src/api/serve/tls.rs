@@ -1,0 +1,254 @@
+//! Mutual TLS for gRPC over TCP: TLS 1.3 only, a client certificate always, and files that are read again when they
+//! change, so that certificates are renewed without a restart.
+//!
+//! A connection is never resumed: a resumed one would not check the client again (RFC 8446, section 2.2), so there are
+//! no tickets and no stored sessions. Whom a genuine certificate is for is `identity`'s and `tenants`'.
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// Within so long before its end, the daemon's own certificate is a trouble that is told.
+const ENDS_SOON: Duration = Duration::from_secs(7 * 86_400);
+/// A larger file is no certificate.
+const FILE_MAX: u64 = 1 << 20;
+
+/// The files, and whose certificates are taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The daemon's certificate with what leads to its CA, PEM.
+    pub certificate: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// The CA (or several) of clients, PEM.
+    pub client_ca: PathBuf,
+    /// The SPIFFE trust domain of clients' certificates.
+    pub trust_domain: String,
+}
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file.
+    #[error("cannot read {key} {}", .path.display())]
+    Read {
+        /// Of which setting.
+        key: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What is in it.
+    #[error("{key} {}: {why}", .path.display())]
+    Content {
+        /// Of which setting.
+        key: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// See the module's text.
+pub(super) struct Tls {
+    files: TlsFiles,
+    current: ArcSwap<Loaded>,
+    seen: Mutex<Seen>,
+}
+
+struct Loaded {
+    config: Arc<ServerConfig>,
+    ends: SystemTime,
+}
+
+/// The files as they were.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// When they were last read, whether that led to anything or not.
+    read: [Option<Stamp>; 3],
+    /// When they were last looked at.
+    looked: [Option<Stamp>; 3],
+}
+
+/// Enough of a file to see that it is another, or has changed.
+type Stamp = (u64, u64, u64, i64, i64);
+
+impl TlsFiles {
+    fn all(&self) -> [&Path; 3] {
+        [&self.certificate, &self.key, &self.client_ca]
+    }
+
+    fn stamps(&self) -> [Option<Stamp>; 3] {
+        self.all().map(|path| {
+            let m = std::fs::metadata(path).ok()?;
+            Some((m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec()))
+        })
+    }
+
+    fn load(&self) -> Result<Loaded, TlsError> {
+        let chain = certificates("tls.certificate", &self.certificate)?;
+        let text = read("tls.key", &self.key)?;
+        let key = PrivateKeyDer::from_pem_slice(&text).map_err(|e| {
+            wrong(
+                "tls.key",
+                &self.key,
+                format!("there is no private key in it: {e}"),
+            )
+        })?;
+        let mut roots = RootCertStore::empty();
+        for ca in certificates("tls.client_ca", &self.client_ca)? {
+            let added = roots.add(ca);
+            added.map_err(|e| wrong("tls.client_ca", &self.client_ca, e.to_string()))?;
+        }
+        let ends = ends(&chain[0]).ok_or_else(|| {
+            let why = "the first certificate in it cannot be read".to_owned();
+            wrong("tls.certificate", &self.certificate, why)
+        })?;
+        let provider = Arc::new(ring::default_provider());
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone()).build();
+        let clients =
+            clients.map_err(|e| wrong("tls.client_ca", &self.client_ca, e.to_string()))?;
+        let fits = |e: rustls::Error| {
+            let why = format!("it does not go with tls.key {}: {e}", self.key.display());
+            wrong("tls.certificate", &self.certificate, why)
+        };
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(fits)?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain, key)
+            .map_err(fits)?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Loaded {
+            config: Arc::new(config),
+            ends,
+        })
+    }
+}
+
+impl Tls {
+    /// Reads the files.
+    pub(super) fn open(files: TlsFiles) -> Result<Self, TlsError> {
+        let seen = files.stamps();
+        let loaded = files.load()?;
+        Ok(Self {
+            files,
+            current: ArcSwap::from_pointee(loaded),
+            seen: Mutex::new(Seen {
+                read: seen,
+                looked: seen,
+            }),
+        })
+    }
+
+    /// Reads the files again if one of them has changed since they were read, and none since the last look: they are
+    /// replaced one after the other, and half of them are of no use. Connections that come from now on see the new ones. What is
+    /// there but cannot be used leaves everything as it was.
+    ///
+    /// # Errors
+    /// When what is there now cannot be used.
+    pub(super) fn refresh(&self) -> Result<bool, TlsError> {
+        let stamps = self.files.stamps();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let settled = seen.looked == stamps;
+        seen.looked = stamps;
+        if !settled || seen.read == stamps {
+            return Ok(false);
+        }
+        seen.read = stamps;
+        self.current.store(Arc::new(self.files.load()?));
+        Ok(true)
+    }
+
+    /// What a person should know of the daemon's certificate; none: it is good for a while.
+    pub(super) fn trouble(&self, now: SystemTime) -> Option<String> {
+        let ends = self.current.load().ends;
+        let path = self.files.certificate.display();
+        match ends.duration_since(now) {
+            Err(_) => Some(format!(
+                "the daemon's certificate {path} has ended: clients refuse it; put a new one there"
+            )),
+            Ok(left) if left < ENDS_SOON => Some(format!(
+                "the daemon's certificate {path} ends in {:.1} days; put a new one there",
+                left.as_secs_f64() / 86_400.0
+            )),
+            Ok(_) => None,
+        }
+    }
+
+    /// The trust domain of clients.
+    pub(super) fn trust_domain(&self) -> &str {
+        &self.files.trust_domain
+    }
+
+    /// The handshake. What it fails with is for the audit, not for the other end, which gets TLS's own alert.
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let config = self.current.load().config.clone();
+        TlsAcceptor::from(config).accept(stream).await
+    }
+}
+
+/// The certificate that a client has shown.
+pub(super) fn shown(stream: &TlsStream<TcpStream>) -> Option<&[u8]> {
+    let (_, session) = stream.get_ref();
+    Some(session.peer_certificates()?.first()?.as_ref())
+}
+
+fn wrong(key: &'static str, path: &Path, why: String) -> TlsError {
+    TlsError::Content {
+        key,
+        path: path.to_owned(),
+        why,
+    }
+}
+
+fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let failed = |source| TlsError::Read {
+        key,
+        path: path.to_owned(),
+        source,
+    };
+    if std::fs::metadata(path).map_err(failed)?.len() > FILE_MAX {
+        return Err(wrong(
+            key,
+            path,
+            format!("it has more than {FILE_MAX} bytes"),
+        ));
+    }
+    std::fs::read(path).map_err(failed)
+}
+
+/// At least one certificate.
+fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read(key, path)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let all = all.map_err(|e| wrong(key, path, format!("it is not PEM: {e}")))?;
+    if all.is_empty() {
+        return Err(wrong(key, path, "there is no certificate in it".into()));
+    }
+    Ok(all)
+}
+
+fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let seconds = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
+    Some(UNIX_EPOCH + Duration::from_secs(seconds))
+}
