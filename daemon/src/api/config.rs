@@ -27,8 +27,12 @@ pub struct Config {
     pub socket_mode: u32,
     /// Plain TCP and the tenant of whoever comes that way; none: no such listener.
     pub tcp: Option<(SocketAddr, Name)>,
-    /// REST and metrics, on loopback; none: no such listener. Whoever can open a connection there sees everything.
+    /// REST and metrics, on loopback; none: no such listener.
     pub rest: Option<SocketAddr>,
+    /// As whom everybody looks who can open a connection there.
+    pub rest_viewer: Caller,
+    /// Whether admins may change anything there.
+    pub rest_writes: bool,
     /// Whose requests are whose.
     pub tenants: Tenants,
     /// The node's name in answers.
@@ -73,6 +77,11 @@ impl Config {
             socket_mode: config.socket_mode(),
             tcp: tcp.map(|address| (address, listen.tcp_tenant.clone())),
             rest: listen.rest.parse().ok(),
+            rest_viewer: Caller {
+                tenant: Name::unknown(),
+                admin: true,
+            },
+            rest_writes: listen.rest_writes,
             tenants,
             node_name: config.node_name(),
             default_ttl: config.settings().ttl,

@@ -152,6 +152,8 @@ pub struct ListenConfig {
     pub tcp_tenant: Name,
     /// Address for REST and metrics, on loopback; empty: none.
     pub rest: String,
+    /// Allows admins to cancel, drain and revoke over REST.
+    pub rest_writes: bool,
 }
 
 /// Whose requests are whose.

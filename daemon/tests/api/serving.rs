@@ -80,6 +80,8 @@ async fn two_daemons_do_not_share_a_socket_and_rest_stays_at_home() {
         socket_mode: 0o600,
         tcp: None,
         rest: None,
+        rest_viewer: Who::Alice.caller(),
+        rest_writes: false,
         tenants: std::sync::Arc::new(|_| Who::Alice.caller()),
         node_name: "second".into(),
         default_ttl: Millis::secs(30),

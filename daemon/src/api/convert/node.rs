@@ -29,11 +29,7 @@ pub(in crate::api) fn node(state: &State, around: &Around<'_>, facts: NodeFacts)
     let node = d.node();
     let queued = d.queue_len();
     pb::Node {
-        kind: match node.kind {
-            PoolKind::Local => "local",
-            PoolKind::Synthetic => "synthetic",
-        }
-        .into(),
+        kind: kind_word(node.kind).into(),
         cores: node
             .cores
             .iter()
@@ -57,6 +53,24 @@ pub(in crate::api) fn node(state: &State, around: &Around<'_>, facts: NodeFacts)
         troubles: troubles(state, &facts),
         degraded: facts.degraded.is_some(),
         name: facts.name,
+    }
+}
+
+/// Whether shares are enforced.
+pub(in crate::api) const fn kind_word(kind: PoolKind) -> &'static str {
+    match kind {
+        PoolKind::Local => "local",
+        PoolKind::Synthetic => "synthetic",
+    }
+}
+
+/// Who enforces a GPU's shares.
+pub(in crate::api) const fn backend_word(backend: GpuBackend) -> &'static str {
+    match backend {
+        GpuBackend::Emulated => "emulated",
+        GpuBackend::Mps => "mps",
+        GpuBackend::Mig => "mig",
+        GpuBackend::None => "none",
     }
 }
 
@@ -103,13 +117,7 @@ fn gpu(state: &State, g: &Gpu, around: &Around<'_>) -> pb::Gpu {
         used_memory_bytes: used.memory.0,
         unavailable_sms: lost.0.0,
         unavailable_memory_bytes: lost.1.0,
-        backend: match g.backend {
-            GpuBackend::Emulated => "emulated",
-            GpuBackend::Mps => "mps",
-            GpuBackend::Mig => "mig",
-            GpuBackend::None => "none",
-        }
-        .into(),
+        backend: backend_word(g.backend).into(),
         mode: match g.mode {
             GpuMode::Observe => "observe",
             GpuMode::Advise => "advise",

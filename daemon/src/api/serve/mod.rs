@@ -5,6 +5,7 @@
 mod connection;
 mod connections;
 mod health;
+mod patient;
 mod seats;
 mod socket;
 
