@@ -99,8 +99,9 @@ pub(super) async fn decisions(
     let newest = newest(ctx).await?;
     let mut last = newest;
     if asked.job.is_none() {
+        let (least, _) = asked.within.unwrap_or_default();
         let first = if asked.newest_first {
-            newest.saturating_sub(DECISIONS_STRETCH)
+            least.max(newest.saturating_sub(DECISIONS_STRETCH))
         } else {
             let oldest = end_of_trail(ctx, false).await?;
             oldest.max(asked.after.unwrap_or(0).saturating_add(1))

@@ -59,6 +59,10 @@ async fn links_lead_through_all_pages_once() {
     let newest = get(&rig, "/v1/events?limit=2&newest=true").await;
     assert_eq!(newest.next(), None, "there is nothing behind the newest");
     assert_eq!(newest.json()["events"][1]["seq"], *seen.last().unwrap());
+    let bound = seen[seen.len() - 2];
+    let bounded = format!("/v1/events?newest=true&after={bound}");
+    let (bounded, _) = walk(&rig, &bounded, "events", "seq").await;
+    assert_eq!(bounded, seen[seen.len() - 1..], "not beyond what was asked");
 
     let (decisions, _) = walk(&rig, "/v1/decisions?limit=1", "decisions", "event_seq").await;
     assert!(!decisions.is_empty() && decisions.is_sorted());

@@ -149,8 +149,11 @@ pub(in crate::api) fn page(
         0 => PAGE_MAX,
         n => n.min(PAGE_MAX),
     };
+    let after = Some(w.after_seq).filter(|n| *n > 0);
     Page {
-        after: Some(w.after_seq).filter(|n| *n > 0 && !w.newest),
+        after: after.filter(|_| !w.newest),
+        // From the newest backwards, but not beyond what was asked.
+        within: after.filter(|_| w.newest).map(|n| (n.saturating_add(1), u64::MAX)),
         newest_first: w.newest,
         lease: Some(LeaseId(w.lease_id)).filter(|id| id.0 > 0),
         job,

@@ -195,6 +195,7 @@ fn document() -> Bytes {
 #[utoipa::path(
     get,
     path = "/openapi.json",
+    operation_id = "getDocument",
     tag = "daemon",
     responses((status = 200, body = Object, content_type = "application/json"))
 )]
@@ -208,6 +209,7 @@ pub(super) async fn show() -> Response {
 #[utoipa::path(
     get,
     path = "/docs",
+    operation_id = "getPage",
     tag = "daemon",
     responses((status = 200, body = String, content_type = "text/html"))
 )]

@@ -87,6 +87,7 @@ pub(super) struct FeedQuery {
 #[utoipa::path(
     get,
     path = "/v1/events/stream",
+    operation_id = "streamEvents",
     tag = "streams",
     params(
         FeedQuery,
@@ -200,6 +201,7 @@ impl Follower {
 #[utoipa::path(
     get,
     path = "/v1/node/watch",
+    operation_id = "watchNode",
     tag = "streams",
     responses((status = 200, body = String, content_type = "text/event-stream"))
 )]
@@ -222,6 +224,7 @@ pub(super) async fn node(
 #[utoipa::path(
     get,
     path = "/v1/jobs/{name}/watch",
+    operation_id = "watchJob",
     tag = "streams",
     params(JobPath),
     responses((status = 200, body = String, content_type = "text/event-stream"))

@@ -58,6 +58,7 @@ pub(super) struct JobsQuery {
 #[utoipa::path(
     get,
     path = "/v1/jobs",
+    operation_id = "listJobs",
     tag = "jobs",
     params(JobsQuery),
     responses((status = 200, body = JobPage))
@@ -85,6 +86,7 @@ pub(super) async fn list(
 #[utoipa::path(
     get,
     path = "/v1/jobs/{name}",
+    operation_id = "getJob",
     tag = "jobs",
     params(JobPath),
     responses((status = 200, body = Job))
@@ -104,6 +106,7 @@ pub(super) async fn show(
 #[utoipa::path(
     get,
     path = "/v1/jobs/{name}/stages",
+    operation_id = "getStages",
     tag = "jobs",
     params(JobPath),
     responses((status = 200, body = Stages))
@@ -123,6 +126,7 @@ pub(super) async fn stages(
 #[utoipa::path(
     get,
     path = "/v1/jobs/{name}/plan",
+    operation_id = "getPlan",
     tag = "jobs",
     params(JobPath),
     responses((status = 200, body = PlanOfJob))
@@ -142,6 +146,7 @@ pub(super) async fn plan(
 #[utoipa::path(
     get,
     path = "/v1/jobs/{name}/explain",
+    operation_id = "explainJob",
     tag = "jobs",
     params(JobPath),
     responses((status = 200, body = Explanation))
@@ -162,6 +167,7 @@ pub(super) async fn explain(
 #[utoipa::path(
     post,
     path = "/v1/jobs/{name}/cancel",
+    operation_id = "cancelJob",
     tag = "changes",
     params(JobPath),
     request_body = Nothing,

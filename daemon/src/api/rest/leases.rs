@@ -19,7 +19,7 @@ use crate::api::limits::PAGE_MAX;
 #[into_params(parameter_in = Path)]
 pub(super) struct LeasePath {
     /// Its number.
-    #[param(value_type = u64, minimum = 1, maximum = 9_007_199_254_740_991_u64)]
+    #[param(value_type = u64, minimum = 1, maximum = 9_007_199_254_740_991_u64, example = 1)]
     id: Number,
 }
 
@@ -46,6 +46,7 @@ pub(super) struct LeasesQuery {
 #[utoipa::path(
     get,
     path = "/v1/leases",
+    operation_id = "listLeases",
     tag = "leases",
     params(LeasesQuery),
     responses((status = 200, body = LeasePage))
@@ -74,6 +75,7 @@ pub(super) async fn list(
 #[utoipa::path(
     get,
     path = "/v1/leases/{id}",
+    operation_id = "getLease",
     tag = "leases",
     params(LeasePath),
     responses((status = 200, body = Lease))
@@ -93,6 +95,7 @@ pub(super) async fn show(
 #[utoipa::path(
     post,
     path = "/v1/leases/{id}/revoke",
+    operation_id = "revokeLease",
     tag = "changes",
     params(LeasePath),
     request_body = Nothing,

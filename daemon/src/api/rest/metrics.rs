@@ -160,6 +160,7 @@ fn describe() {
 #[utoipa::path(
     get,
     path = "/metrics",
+    operation_id = "getMetrics",
     tag = "daemon",
     responses((status = 200, body = String, content_type = "text/plain"))
 )]

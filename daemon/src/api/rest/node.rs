@@ -16,7 +16,8 @@ use crate::api::grpc;
 /// The node
 ///
 /// What it has and what is leased, and what is wrong with it.
-#[utoipa::path(get, path = "/v1/node", tag = "node", responses((status = 200, body = Node)))]
+#[utoipa::path(get, path = "/v1/node",
+    operation_id = "getNode", tag = "node", responses((status = 200, body = Node)))]
 pub(super) async fn show(State(ctx): Shared, Viewer(caller): Viewer) -> Answer<Node> {
     let node = grpc::look_at_node(&ctx, &caller).await?;
     Ok(Shown::new(node))
@@ -28,6 +29,7 @@ pub(super) async fn show(State(ctx): Shared, Viewer(caller): Viewer) -> Answer<N
 #[utoipa::path(
     get,
     path = "/v1/node/topology",
+    operation_id = "getTopology",
     tag = "node",
     responses((status = 200, body = Topology))
 )]
@@ -39,7 +41,8 @@ pub(super) async fn topology(State(ctx): Shared, Viewer(caller): Viewer) -> Answ
 /// Pools
 ///
 /// Of each resource how much is installed, reserved, unavailable, held, promised and free.
-#[utoipa::path(get, path = "/v1/pools", tag = "node", responses((status = 200, body = Pools)))]
+#[utoipa::path(get, path = "/v1/pools",
+    operation_id = "getPools", tag = "node", responses((status = 200, body = Pools)))]
 pub(super) async fn pools(State(ctx): Shared, Viewer(caller): Viewer) -> Answer<Pools> {
     let look = ctx.read(&caller, |state, _| Pools::of(state));
     Ok(Shown::new(look.await?))
@@ -51,6 +54,7 @@ pub(super) async fn pools(State(ctx): Shared, Viewer(caller): Viewer) -> Answer<
 #[utoipa::path(
     post,
     path = "/v1/node/drain",
+    operation_id = "drainNode",
     tag = "changes",
     request_body = Nothing,
     responses((status = 200, body = Node))
@@ -65,6 +69,7 @@ pub(super) async fn drain(ctx: Shared, Writer(who): Writer, _: Body<Nothing>) ->
 #[utoipa::path(
     post,
     path = "/v1/node/undrain",
+    operation_id = "undrainNode",
     tag = "changes",
     request_body = Nothing,
     responses((status = 200, body = Node))
@@ -81,7 +86,8 @@ async fn set_draining(ctx: &Arc<Context>, who: &Caller, draining: bool) -> Answe
 /// Health
 ///
 /// Answers while the controller does. `grants` says whether anything new can be granted.
-#[utoipa::path(get, path = "/healthz", tag = "daemon", responses((status = 200, body = Health)))]
+#[utoipa::path(get, path = "/healthz",
+    operation_id = "getHealth", tag = "daemon", responses((status = 200, body = Health)))]
 pub(super) async fn health(State(ctx): Shared) -> Answer<Health> {
     let nobody = Caller {
         tenant: Name::unknown(),

@@ -41,6 +41,7 @@ pub(super) struct ProfilesQuery {
 #[utoipa::path(
     get,
     path = "/v1/profiles",
+    operation_id = "listProfiles",
     tag = "profiles",
     params(ProfilesQuery),
     responses((status = 200, body = ProfilePage))
@@ -132,6 +133,7 @@ pub(super) struct OwnerQuery {
 #[utoipa::path(
     get,
     path = "/v1/profiles/{stage}/{gpu}",
+    operation_id = "getProfile",
     tag = "profiles",
     params(ProfilePath, OwnerQuery),
     responses((status = 200, body = FittedProfile))

@@ -13,7 +13,7 @@ use super::answer::{self, Answer, Shown};
 use super::ask::{self, Number, Query};
 use super::problem::Problem;
 use super::shape::{DecisionPage, DecisionRecord, Event, EventPage};
-use crate::api::convert::{self, Bad};
+use crate::api::convert;
 use crate::api::grpc;
 use crate::api::limits::PAGE_MAX;
 use crate::api::past;
@@ -26,7 +26,7 @@ pub(super) const EVENTS: Offer = &[JSON, NDJSON];
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
-    /// Only those with higher numbers. Not with `newest`.
+    /// Only those with higher numbers.
     #[param(value_type = Option<u64>, minimum = 0, maximum = 9_007_199_254_740_991_u64)]
     after: Option<Number>,
     /// At most so many; 1,000 if left out.
@@ -48,7 +48,7 @@ pub(super) struct EventsQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DecisionsQuery {
-    /// Only those with higher numbers. Not with `newest`.
+    /// Only those with higher numbers.
     #[param(value_type = Option<u64>, minimum = 0, maximum = 9_007_199_254_740_991_u64)]
     after: Option<Number>,
     /// At most so many; 1,000 if left out.
@@ -64,11 +64,6 @@ pub(super) struct DecisionsQuery {
 
 /// The request that a query stands for.
 fn request(query: &EventsQuery) -> Result<pb::ListEventsRequest, Problem> {
-    if query.newest && query.after.is_some() {
-        let why =
-            "means nothing with newest=true, which looks from the other end; leave one of them out";
-        return Err(Bad::new("after", why).into());
-    }
     let job = ask::name("job", query.job.as_deref())?;
     Ok(pb::ListEventsRequest {
         after_seq: query.after.unwrap_or_default().0,
@@ -86,6 +81,7 @@ fn request(query: &EventsQuery) -> Result<pb::ListEventsRequest, Problem> {
 #[utoipa::path(
     get,
     path = "/v1/events",
+    operation_id = "listEvents",
     tag = "events",
     params(EventsQuery),
     responses((
@@ -123,6 +119,7 @@ pub(super) async fn events(
 #[utoipa::path(
     get,
     path = "/v1/decisions",
+    operation_id = "listDecisions",
     tag = "events",
     params(DecisionsQuery),
     responses((status = 200, body = DecisionPage))
