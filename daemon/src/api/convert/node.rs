@@ -153,7 +153,9 @@ pub(in crate::api) fn page(
     Page {
         after: after.filter(|_| !w.newest),
         // From the newest backwards, but not beyond what was asked.
-        within: after.filter(|_| w.newest).map(|n| (n.saturating_add(1), u64::MAX)),
+        within: after
+            .filter(|_| w.newest)
+            .map(|n| (n.saturating_add(1), u64::MAX)),
         newest_first: w.newest,
         lease: Some(LeaseId(w.lease_id)).filter(|id| id.0 > 0),
         job,

@@ -27,7 +27,7 @@ pub(super) struct ProfilesQuery {
     #[param(
         min_length = 5,
         pattern = "^[!-~]{1,128} [!-~]{1,128} [!-~]{1,128}$",
-        example = "robotics pick/sim H100"
+        example = "robotics pick-and-place/simulation none"
     )]
     after: Option<String>,
     /// At most so many; 1,000 if left out.
@@ -99,12 +99,12 @@ fn encoded(text: &str) -> String {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(super) struct ProfilePath {
-    /// The stage's fingerprint, percent-encoded: `pick/sim` is `pick%2Fsim`.
+    /// The stage's fingerprint, percent-encoded: `pick/simulation` is `pick%2Fsimulation`.
     #[param(
         min_length = 1,
         max_length = 128,
         pattern = "^[!-~]+$",
-        example = "pick/sim"
+        example = "pick-and-place/simulation"
     )]
     stage: String,
     /// The GPU model measured on; `none` for stages without a GPU.
