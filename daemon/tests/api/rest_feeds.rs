@@ -1,6 +1,9 @@
 //! Streams over REST: what happens as it happens, from where one was, and how they end.
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
 use super::jobs::{spec, submit};
-use super::kit::{Rig, Who, acquire, unenforced};
+use super::kit::{Rig, SOON, Who, acquire, unenforced};
 use super::web::{Feed, get, post};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,4 +119,20 @@ async fn streams_leave_connections_to_those_who_ask() {
         (probe.status == 404).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_nothing_is_left() {
+    let rig = Rig::synthetic().await;
+    let mut stream = TcpStream::connect(rig.rest(Who::Admin)).await.unwrap();
+    // More answers than the sockets' buffers take, asked for at once.
+    let asks = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1_000);
+    let flood = stream.write_all(asks.as_bytes());
+    let _ = tokio::time::timeout(SOON, flood).await.unwrap(); // or it is cut off in the middle
+    // The daemon hangs up, which the next bytes show.
+    super::kit::until("the end of the connection", async || {
+        stream.write_all(b"\r\n").await.is_err().then_some(())
+    })
+    .await;
+    assert_eq!(get(&rig, "/v1/node").await.status, 200);
 }

@@ -60,35 +60,17 @@ struct Problems;
 impl Modify for Problems {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         for (path, item) in &mut openapi.paths.paths {
+            let takes_a_name = path.contains('{');
             if let Some(get) = &mut item.get {
                 can_be_known(get);
-                if path.contains('{') {
-                    can_fail(
-                        get,
-                        &[("404", "There is no such thing, or it is another tenant's.")],
-                    );
-                }
-                if path == "/metrics" {
-                    can_fail(
-                        get,
-                        &[("404", "This process records its metrics elsewhere.")],
-                    );
-                }
-                if path.ends_with("/stream")
-                    || path == "/v1/events"
-                    || path == "/v1/decisions"
-                    || path == "/v1/leases"
-                {
-                    can_fail(
-                        get,
-                        &[("404", "There is no such job, or it is another tenant's.")],
-                    );
+                if takes_a_name || has_parameter(get, "job") || path == "/metrics" {
+                    can_fail(get, &[NOT_THERE]);
                 }
                 always(get);
             }
             if let Some(post) = &mut item.post {
-                if path.contains('{') {
-                    can_fail(post, &[("404", "There is no such thing.")]);
+                if takes_a_name {
+                    can_fail(post, &[NOT_THERE]);
                 }
                 can_fail(post, &WRITES);
                 always(post);
@@ -97,6 +79,11 @@ impl Modify for Problems {
     }
 }
 
+/// What can be answered where something is asked for by its name.
+const NOT_THERE: (&str, &str) = (
+    "404",
+    "There is no such thing, or it is another tenant's; nobody is told which.",
+);
 /// What every operation can answer.
 const ALWAYS: [(&str, &str); 5] = [
     (
@@ -129,6 +116,10 @@ const WRITES: [(&str, &str); 6] = [
 
 fn always(operation: &mut Operation) {
     can_fail(operation, &ALWAYS);
+    let summary = operation.summary.clone().unwrap_or_default();
+    if let Some(RefOr::T(shown)) = operation.responses.responses.get_mut("200") {
+        shown.description = format!("{summary}.");
+    }
     if operation.parameters.as_ref().is_some_and(|p| !p.is_empty()) {
         can_fail(
             operation,
@@ -150,8 +141,14 @@ fn can_fail(operation: &mut Operation, how: &[(&str, &str)]) {
     }
 }
 
+fn has_parameter(operation: &Operation, name: &str) -> bool {
+    let is_it = |p: &RefOr<Parameter>| matches!(p, RefOr::T(p) if p.name == name);
+    operation.parameters.iter().flatten().any(is_it)
+}
+
 /// Objects and pages have a tag, and are not sent again to who has them.
 fn can_be_known(operation: &mut Operation) {
+    let is_page = has_parameter(operation, "limit");
     let text = || ObjectBuilder::new().schema_type(Type::String);
     let all = &mut operation.responses.responses;
     let Some(RefOr::T(shown)) = all.get_mut("200") else {
@@ -164,8 +161,6 @@ fn can_be_known(operation: &mut Operation) {
         .schema(Some(text().build()))
         .description(Some("Changes with the body; for If-None-Match."));
     shown.headers.insert("ETag".to_owned(), tag.build().into());
-    let is_limit = |p: &RefOr<Parameter>| matches!(p, RefOr::T(p) if p.name == "limit");
-    let is_page = operation.parameters.iter().flatten().any(is_limit);
     if is_page {
         let link = HeaderBuilder::new()
             .schema(Some(text().build()))
@@ -252,6 +247,12 @@ mod tests {
                         operation.responses.responses.contains_key(status),
                         "{path}: {status}"
                     );
+                }
+                for (status, response) in &operation.responses.responses {
+                    let RefOr::T(response) = response else {
+                        continue;
+                    };
+                    assert!(!response.description.is_empty(), "{path}: {status}");
                 }
                 if item.post.is_some() {
                     assert!(operation.responses.responses.contains_key("403"), "{path}");

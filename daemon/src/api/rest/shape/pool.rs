@@ -9,6 +9,8 @@ use evenkeel_core::step::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::api::convert::backend_word;
+
 /// The node's pool. Everything in it is of one moment.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::api::rest) struct Pools {
@@ -42,6 +44,8 @@ struct GpuPool {
     gpu: u16,
     /// The device's own id.
     uuid: String,
+    /// Who enforces its shares: `emulated` (no hardware), `mps`, `mig` or `none`.
+    backend: &'static str,
     /// SMs that are guaranteed to somebody. Caps may overlap and are not counted.
     sms: Amounts,
     /// Memory.
@@ -162,6 +166,7 @@ fn gpu(state: &State, sums: &Sums, gpu: &Gpu) -> GpuPool {
     GpuPool {
         gpu: gpu.id.0,
         uuid: gpu.uuid.to_string(),
+        backend: backend_word(gpu.backend),
         sms: Amounts {
             installed: gpu.sms.0.into(),
             unavailable: lost.0.0.into(),
