@@ -7,7 +7,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # The steps of a target come one after the other: cargo is parallel by itself, and logs stay readable.
 .NOTPARALLEL:
-.PHONY: help deps build demo test check fmt fmt-check clippy buf alerts deny audit accept bench lint clean
+.PHONY: help deps build demo test check fmt fmt-check clippy buf alerts rest-fuzz deny audit accept bench lint clean
 
 # What follows the command: `make demo ARGS="--seed 3"`, `make test ARGS="lease"`.
 ARGS ?=
@@ -62,6 +62,9 @@ alerts: ## check and try the alert rules, where promtool is (Debian: prometheus)
 	else \
 		echo "promtool: skipped, since it is not installed (apt install prometheus)" >&2; \
 	fi
+
+rest-fuzz: build ## let schemathesis look for mistakes in REST (needs the network, once)
+	@scripts/rest-fuzz.sh $(TARGET_DIR)/release
 
 # Without the advisories, which need the network: `make audit`.
 deny:

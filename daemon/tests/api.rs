@@ -24,9 +24,17 @@ mod node;
 mod profiles;
 #[path = "api/rest.rs"]
 mod rest;
+#[path = "api/rest_feeds.rs"]
+mod rest_feeds;
+#[path = "api/rest_pages.rs"]
+mod rest_pages;
+#[path = "api/rest_writes.rs"]
+mod rest_writes;
 #[path = "api/serving.rs"]
 mod serving;
 #[path = "api/session.rs"]
 mod session;
 #[path = "api/waiting.rs"]
 mod waiting;
+#[path = "api/web.rs"]
+mod web;

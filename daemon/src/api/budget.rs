@@ -9,7 +9,9 @@ use evenkeel_core::id::Name;
 use tonic::Status;
 
 use super::error;
-use super::limits::{CALLS_MAX, STREAMS_MAX, TENANT_SHARE_PERCENT, URGENT_CALLS_MAX, WAITS_MAX};
+use super::limits::{
+    CALLS_MAX, REST_STREAMS_MAX, STREAMS_MAX, TENANT_SHARE_PERCENT, URGENT_CALLS_MAX, WAITS_MAX,
+};
 
 /// What a call draws on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub(super) enum Kind {
     Wait,
     /// A session or a watcher.
     Stream,
+    /// A stream of events over REST, where connections are few.
+    Feed,
 }
 
 /// A place that is given back when dropped.
@@ -44,6 +48,7 @@ pub(super) struct Budget {
     urgent: Arc<Pot>,
     waits: Arc<Pot>,
     streams: Arc<Pot>,
+    feeds: Arc<Pot>,
 }
 
 impl Default for Budget {
@@ -53,6 +58,7 @@ impl Default for Budget {
             urgent: Pot::of(URGENT_CALLS_MAX),
             waits: Pot::of(WAITS_MAX),
             streams: Pot::of(STREAMS_MAX),
+            feeds: Pot::of(REST_STREAMS_MAX),
         }
     }
 }
@@ -65,6 +71,7 @@ impl Budget {
             Kind::Urgent => &self.urgent,
             Kind::Wait => &self.waits,
             Kind::Stream => &self.streams,
+            Kind::Feed => &self.feeds,
         };
         if !from.take(tenant) {
             return Err(error::overloaded());
@@ -158,6 +165,7 @@ mod tests {
             (Kind::Urgent, URGENT_CALLS_MAX),
             (Kind::Wait, WAITS_MAX),
             (Kind::Stream, STREAMS_MAX),
+            (Kind::Feed, REST_STREAMS_MAX),
         ] {
             let mut all = flood(&budget, kind, &alice);
             assert_eq!(all.len(), most / 2, "{kind:?}");

@@ -35,8 +35,10 @@ pub struct Config {
     pub socket_mode: u32,
     /// gRPC over TCP; none: no such listener.
     pub tcp: Option<(SocketAddr, Tcp)>,
-    /// REST and metrics, on loopback; none: no such listener. Whoever can open a connection there sees everything.
+    /// REST and metrics, on loopback; none: no such listener.
     pub rest: Option<SocketAddr>,
+    /// Whether admins may change anything there.
+    pub rest_writes: bool,
     /// Whose requests are whose.
     pub tenants: Tenants,
     /// Where refusals are written down.
@@ -84,6 +86,7 @@ impl Config {
             socket_mode: config.socket_mode(),
             tcp: listen.tcp.parse().ok().map(|address| (address, over_tcp)),
             rest: listen.rest.parse().ok(),
+            rest_writes: listen.rest_writes,
             tenants: Tenants::new(&config.tenants, own_uid),
             audit,
             node_name: config.node_name(),

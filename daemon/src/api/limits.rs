@@ -47,6 +47,13 @@ pub const LOOK_COPIES: usize = 128;
 pub const LOOK_SCANS: usize = 10_000;
 /// Events that are searched for jobs that have ended: ten pages.
 pub const ENDED_SEARCH_PAGES: u32 = 10;
+/// Events that one page of decisions passes over at most: some ten milliseconds of SQLite's time, which other readers
+/// of the audit trail wait for.
+pub const DECISIONS_STRETCH: u64 = 50_000;
+/// Jobs on one page over REST: each may have thousands of leases.
+pub const JOBS_PAGE_MAX: u32 = 100;
+/// The highest number that a REST request may name: above it, JSON numbers are no longer exact everywhere (2^53 - 1).
+pub const NUMBER_MAX: u64 = (1 << 53) - 1;
 /// Bytes of a reason in words: it is kept in the audit trail.
 pub const REASON_MAX: usize = 500;
 /// Work units per second that a measurement may claim: beyond 2^53 a count is no longer exact.
@@ -73,6 +80,12 @@ pub const HANDSHAKES_MAX: usize = 1_024;
 pub const HANDSHAKES_PER_ADDRESS_MAX: usize = 256;
 /// Open REST connections: people and a scraper.
 pub const REST_CONNECTIONS_MAX: usize = 128;
+/// Streams of events among them: half of the connections are left to those who ask and go.
+pub const REST_STREAMS_MAX: usize = 64;
+/// Bytes of a REST request's body.
+pub const REST_BODY_MAX: usize = 64 << 10;
+/// Events that a stream over REST reads from the audit trail at once.
+pub const STREAM_PAGE: u32 = 100;
 /// Descriptors that are not connections: standard streams, the runtime's, the ledger and its history with their WAL,
 /// listeners, a link to each of 16 GPUs, the walk over the processes. Under 64 are open at once; twice that.
 pub const OWN_DESCRIPTORS: usize = 128;
@@ -112,6 +125,12 @@ pub const FIRST_BYTE: Duration = Duration::from_secs(10);
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A REST request is answered within this time.
 pub const REST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A REST request's body has to arrive within this time.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+/// A stream over REST that has nothing to tell says that it is still there after this time: who is gone is noticed.
+pub const STREAM_BEAT: Duration = Duration::from_secs(15);
+/// When the reader of a stream over REST that ended should come back.
+pub const STREAM_AGAIN: Duration = Duration::from_secs(2);
 /// A silent peer is asked whether it is there after this time.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 /// And given up after this one.

@@ -9,8 +9,8 @@ use tonic::{Code, Status};
 
 use super::context::Context;
 use super::error;
-use super::limits::{ENDED_SEARCH_PAGES, PAGE_MAX};
-use crate::handle::{EventRecord, Page};
+use super::limits::{DECISIONS_STRETCH, ENDED_SEARCH_PAGES, PAGE_MAX};
+use crate::handle::{EventRecord, HistoryError, Page};
 
 /// Jobs whose submission and end are among the newest events, ascending by number.
 pub(super) async fn ended_jobs(ctx: &Context, caller: &Caller) -> Result<Vec<Job>, Status> {
@@ -58,12 +58,76 @@ pub(super) async fn ended_job(
 
 /// A page of the audit trail.
 pub(super) async fn page(ctx: &Context, page: &Page) -> Result<Vec<EventRecord>, Status> {
-    ctx.handle.history().page(page).await.map_err(|error| {
-        tracing::warn!(%error, "the audit trail cannot be read");
-        error::plain(
-            Code::Unavailable,
-            "HISTORY",
-            "the audit trail cannot be read just now; leases are not affected",
-        )
-    })
+    ctx.handle.history().page(page).await.map_err(unreadable)
+}
+
+/// How a job's shares were decided, newest first.
+pub(super) async fn decisions_of(
+    ctx: &Context,
+    job: JobId,
+    most: u32,
+) -> Result<Vec<EventRecord>, Status> {
+    let decisions = ctx.handle.history().decisions(job, most).await;
+    decisions.map_err(unreadable)
+}
+
+/// The number of the newest event; 0: there is none.
+pub(super) async fn newest(ctx: &Context) -> Result<u64, Status> {
+    end_of_trail(ctx, true).await
+}
+
+/// The number of the event at one end of the trail; 0: there is none.
+async fn end_of_trail(ctx: &Context, newest_first: bool) -> Result<u64, Status> {
+    let one = Page {
+        newest_first,
+        limit: 1,
+        ..Page::default()
+    };
+    let found = page(ctx, &one).await?;
+    Ok(found.first().map_or(0, |r| r.seq))
+}
+
+/// Decisions about shares among the asked events, ascending, and where to go on if the trail is not at its end. Of
+/// all jobs, a bounded stretch of the trail is searched: decisions are few in it.
+pub(super) async fn decisions(
+    ctx: &Context,
+    asked: Page,
+) -> Result<(Vec<EventRecord>, Option<u64>), Status> {
+    let mut asked = Page {
+        decisions: true,
+        ..asked
+    };
+    let newest = newest(ctx).await?;
+    let mut last = newest;
+    if asked.job.is_none() {
+        let (least, _) = asked.within.unwrap_or_default();
+        let first = if asked.newest_first {
+            least.max(newest.saturating_sub(DECISIONS_STRETCH))
+        } else {
+            let oldest = end_of_trail(ctx, false).await?;
+            oldest.max(asked.after.unwrap_or(0).saturating_add(1))
+        };
+        last = newest.min(first.saturating_add(DECISIONS_STRETCH));
+        asked.within = Some((first, last));
+    }
+    let mut found = page(ctx, &asked).await?;
+    found.sort_by_key(|r| r.seq);
+    if asked.newest_first {
+        return Ok((found, None));
+    }
+    let is_full = found.len() >= asked.limit as usize;
+    let next = match found.last() {
+        Some(filled) if is_full => Some(filled.seq),
+        _ => Some(last).filter(|seq| *seq < newest),
+    };
+    Ok((found, next))
+}
+
+fn unreadable(error: HistoryError) -> Status {
+    tracing::warn!(%error, "the audit trail cannot be read");
+    error::plain(
+        Code::Unavailable,
+        "HISTORY",
+        "the audit trail cannot be read just now; leases are not affected",
+    )
 }

@@ -55,6 +55,7 @@ impl Default for ListenConfig {
             insecure_tcp: false,
             tcp_tenant: Name::new("remote").unwrap_or_else(|_| Name::unknown()),
             rest: "127.0.0.1:7420".into(),
+            rest_writes: false,
         }
     }
 }

@@ -158,6 +158,8 @@ pub struct ListenConfig {
     pub tcp_tenant: Name,
     /// Address for REST and metrics, on loopback; empty: none.
     pub rest: String,
+    /// Allows admins to cancel, drain and revoke over REST.
+    pub rest_writes: bool,
 }
 
 /// Where refusals at the doors are written down.

@@ -55,10 +55,19 @@ fn the_documented_file_says_every_key_and_nothing_else_than_the_defaults() {
 fn the_examples_in_the_documented_file_are_right() {
     let text = shipped("evenkeeld.toml")
         .replace("\n[tenants.uids]", "")
+        .replace("\n[tenants.certificates]", "")
+        .replace("\n[tenants.tokens]", "")
+        .replace("\n[tenants.caps]", "")
         .replace("\n[gpu.modes]", "")
         .replace("#   ", "");
     let config = read(&text).unwrap();
     assert_eq!(config.tenants.uids.len(), 2);
+    assert_eq!(config.tenants.certificates.len(), 1);
+    assert_eq!(config.tenants.tokens.len(), 1);
+    let robotics = evenkeel_core::id::Name::new("robotics").unwrap();
+    let cap = config.tenants.caps().of(&robotics);
+    assert_eq!(cap.cores, Some(32));
+    assert_eq!(cap.memory_per_gpu, Some(Bytes::gib(40)));
     assert_eq!(config.gpu_mode(1), GpuMode::Observe);
     assert_eq!(config.gpu_mode(0), GpuMode::Enforce);
 }

@@ -32,6 +32,8 @@ pub struct History {
 pub struct Page {
     /// Only events after this number (or before it, with `newest_first`); none: from the start (the end).
     pub after: Option<u64>,
+    /// Only events with numbers from the first to the second, both included: how much is searched at most.
+    pub within: Option<(u64, u64)>,
     /// From the newest backwards.
     pub newest_first: bool,
     /// Only events of this lease.
@@ -50,6 +52,7 @@ impl Default for Page {
     fn default() -> Self {
         Self {
             after: None,
+            within: None,
             newest_first: false,
             lease: None,
             job: None,
@@ -95,6 +98,10 @@ fn query(page: &Page) -> sqlx::QueryBuilder<sqlx::Sqlite> {
             " AND seq > "
         });
         sql.push_bind(signed(seq));
+    }
+    if let Some((first, last)) = page.within {
+        sql.push(" AND seq BETWEEN ").push_bind(signed(first));
+        sql.push(" AND ").push_bind(signed(last));
     }
     if let Some(LeaseId(id)) = page.lease {
         sql.push(" AND lease_id = ").push_bind(signed(id));

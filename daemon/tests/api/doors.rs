@@ -17,6 +17,7 @@ use tonic::{Code, Status};
 
 use super::doors_kit::{Ca, Good, Pair};
 use super::kit::{self, Rig, Who, acquire, reference, unenforced, until};
+use super::web::{Ask, Page};
 
 /// The reason of a refusal.
 fn why(status: &Status) -> String {
@@ -45,7 +46,8 @@ impl House {
                 ([127, 0, 0, 1], 0).into(),
                 Tcp::Tls(ca.files(folder.path())),
             )),
-            rest: None,
+            rest: Some(([127, 0, 0, 1], 0).into()),
+            rest_writes: false,
             // Nobody's uid: the tests' own would be an admin's.
             tenants: Tenants::new(&tenants, u32::MAX),
             audit: Audit::to(&folder.path().join("audit.jsonl")).unwrap(),
@@ -89,6 +91,18 @@ impl House {
             Code::Unauthenticated => why(&status),
             _ => format!("{status:?}"),
         })
+    }
+    /// What a path shows to the bearer of a token (empty: without one).
+    async fn shown(&self, path: &str, token: &str) -> Page {
+        let bearer = format!("Bearer {token}");
+        let headers = [("Authorization", bearer.as_str())];
+        let ask = Ask {
+            method: "GET",
+            path,
+            headers: if token.is_empty() { &[] } else { &headers },
+            body: "",
+        };
+        ask.send(self.api.rest.unwrap()).await
     }
     fn audit(&self) -> Vec<serde_json::Value> {
         let path: PathBuf = self.folder.path().join("audit.jsonl");
@@ -310,9 +324,12 @@ async fn a_connection_ends_with_its_certificate() {
     tokio::time::timeout(Duration::from_secs(20), ended)
         .await
         .expect("the stream goes on");
-    house.ca.channel(house.tcp(), Some(&pair)).await.ok();
-    let told = house.asked(Some(&pair)).await.unwrap_err();
-    assert!(told.contains("CertificateExpired"), "{told}");
+    // It is good to the end of its last second.
+    until("the certificate is refused", async || {
+        let told = house.asked(Some(&pair)).await.err()?;
+        told.contains("CertificateExpired").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -350,4 +367,70 @@ async fn certificates_are_read_again_and_bad_ones_change_nothing() {
     })
     .await;
     assert!(house.asked(Some(&pair)).await.is_err());
+}
+
+/// A token's line: SHA-256 of `alices`, of `ended` and of `rooms`.
+const TOKENS: &str = "[tokens]\n\
+    ALICES = { tenant = \"alice\" }\n\
+    ENDED = { tenant = \"alice\", expires = 2020-01-01T00:00:00Z }\n\
+    ROOTS = { tenant = \"ops\", role = \"admin\" }\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rest_is_seen_by_token_or_by_the_connections_user() {
+    let digest = |token: &str| {
+        use sha2::Digest as _;
+        let digest = sha2::Sha256::digest(token.as_bytes());
+        digest
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect::<String>()
+    };
+    let own = nix::unistd::geteuid().as_raw();
+    let tokens = TOKENS
+        .replace("ALICES", &digest("alices"))
+        .replace("ENDED", &digest("ended"))
+        .replace("ROOTS", &digest("roots"));
+    let house = House::with(&format!("{tokens}[uids]\n{own} = {{ tenant = \"bob\" }}\n")).await;
+    let lease = acquire(&mut house.rig.leases(Who::Alice).await, unenforced(1)).await;
+    let path = format!("/v1/leases/{}", lease.id);
+    for token in ["alices", "roots"] {
+        assert_eq!(house.shown(&path, token).await.status, 200, "{token}");
+    }
+    // The tests' own user is bob here, who has nothing.
+    let missing = house.shown("/v1/leases/9999", "").await;
+    let anothers = house.shown(&path, "").await;
+    anothers.is_problem("another tenant's", 404, "NOT_FOUND");
+    let told = |page: &Page, id: u64| page.body.replace(&id.to_string(), "N");
+    assert_eq!(told(&anothers, lease.id), told(&missing, 9_999));
+    assert_eq!(
+        house.shown("/v1/leases", "").await.json()["leases"],
+        serde_json::json!([])
+    );
+    house
+        .audited(&[
+            ("door", "rest"),
+            ("who", "bob"),
+            ("reason", "NOT_FOUND"),
+            ("call", &path),
+        ])
+        .await;
+    // What is wrong with a token is told to the admin only.
+    let (ended, unknown) = (
+        house.shown(&path, "ended").await,
+        house.shown(&path, "other").await,
+    );
+    ended.is_problem("it has ended", 401, "BAD_TOKEN");
+    assert_eq!(ended.body, unknown.body);
+    assert_eq!(ended.header("www-authenticate"), Some("Bearer"));
+    house
+        .audited(&[
+            ("door", "rest"),
+            ("reason", "BAD_TOKEN"),
+            ("why", "has ended"),
+        ])
+        .await;
+    // What is nobody's is shown to everybody.
+    for path in ["/healthz", "/metrics", "/openapi.json"] {
+        assert_eq!(house.shown(path, "other").await.status, 200, "{path}");
+    }
 }

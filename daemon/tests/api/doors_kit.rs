@@ -2,11 +2,13 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeeld::api::TlsFiles;
 use hyper_util::rt::TokioIo;
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    SanType,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -42,6 +44,10 @@ pub(crate) enum Good {
 impl Ca {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
+        // No two are alike: one is told from another by its name.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let name = format!("CA {}", NEXT.fetch_add(1, Ordering::Relaxed));
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();

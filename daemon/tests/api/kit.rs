@@ -108,6 +108,8 @@ pub(crate) struct Rig {
     folder: tempfile::TempDir,
     node: Node,
     settings: Settings,
+    /// Whether admins may change things over REST, from the next life on.
+    pub(crate) rest_writes: bool,
     life: Option<Life>,
 }
 
@@ -134,6 +136,7 @@ impl Rig {
             folder: tempfile::tempdir().unwrap(),
             node,
             settings,
+            rest_writes: true,
             life: None,
         };
         rig.begin().await;
@@ -187,7 +190,8 @@ impl Rig {
             socket: self.socket(who),
             socket_mode: 0o600,
             tcp: alone.then(|| (any, Tcp::Plain(name("alice")))),
-            rest: alone.then_some(any),
+            rest: Some(any),
+            rest_writes: self.rest_writes,
             tenants: Tenants::everybody(who.caller()),
             audit: Audit::off(),
             node_name: "testnode".into(),
@@ -207,8 +211,10 @@ impl Rig {
     pub(crate) fn handle(&self) -> &Handle {
         &self.life().handle
     }
-    pub(crate) fn rest(&self) -> SocketAddr {
-        self.life().apis.iter().find_map(|a| a.rest).unwrap()
+    /// The address whose visitors are `who`.
+    pub(crate) fn rest(&self, who: Who) -> SocketAddr {
+        let at = Who::ALL.iter().position(|w| *w == who).unwrap();
+        self.life().apis[at].rest.unwrap()
     }
     pub(crate) fn tcp(&self) -> SocketAddr {
         self.life().apis.iter().find_map(|a| a.tcp).unwrap()

@@ -11,7 +11,7 @@ fn key() -> Option<pb::ProfileKey> {
     })
 }
 
-fn trial(sms: u32, units_per_s: f64) -> pb::ReportTrialRequest {
+pub(crate) fn trial(sms: u32, units_per_s: f64) -> pb::ReportTrialRequest {
     let point = pb::ProfilePoint {
         cores: 1,
         sms,

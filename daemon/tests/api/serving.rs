@@ -81,6 +81,7 @@ async fn two_daemons_do_not_share_a_socket_and_rest_stays_at_home() {
         socket_mode: 0o600,
         tcp: None,
         rest: None,
+        rest_writes: false,
         tenants: Tenants::everybody(Who::Alice.caller()),
         audit: Audit::off(),
         node_name: "second".into(),

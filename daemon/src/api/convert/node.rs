@@ -29,11 +29,7 @@ pub(in crate::api) fn node(state: &State, around: &Around<'_>, facts: NodeFacts)
     let node = d.node();
     let queued = d.queue_len();
     pb::Node {
-        kind: match node.kind {
-            PoolKind::Local => "local",
-            PoolKind::Synthetic => "synthetic",
-        }
-        .into(),
+        kind: kind_word(node.kind).into(),
         cores: node
             .cores
             .iter()
@@ -57,6 +53,24 @@ pub(in crate::api) fn node(state: &State, around: &Around<'_>, facts: NodeFacts)
         troubles: troubles(state, &facts),
         degraded: facts.degraded.is_some(),
         name: facts.name,
+    }
+}
+
+/// Whether shares are enforced.
+pub(in crate::api) const fn kind_word(kind: PoolKind) -> &'static str {
+    match kind {
+        PoolKind::Local => "local",
+        PoolKind::Synthetic => "synthetic",
+    }
+}
+
+/// Who enforces a GPU's shares.
+pub(in crate::api) const fn backend_word(backend: GpuBackend) -> &'static str {
+    match backend {
+        GpuBackend::Emulated => "emulated",
+        GpuBackend::Mps => "mps",
+        GpuBackend::Mig => "mig",
+        GpuBackend::None => "none",
     }
 }
 
@@ -103,13 +117,7 @@ fn gpu(state: &State, g: &Gpu, around: &Around<'_>) -> pb::Gpu {
         used_memory_bytes: used.memory.0,
         unavailable_sms: lost.0.0,
         unavailable_memory_bytes: lost.1.0,
-        backend: match g.backend {
-            GpuBackend::Emulated => "emulated",
-            GpuBackend::Mps => "mps",
-            GpuBackend::Mig => "mig",
-            GpuBackend::None => "none",
-        }
-        .into(),
+        backend: backend_word(g.backend).into(),
         mode: match g.mode {
             GpuMode::Observe => "observe",
             GpuMode::Advise => "advise",
@@ -141,8 +149,13 @@ pub(in crate::api) fn page(
         0 => PAGE_MAX,
         n => n.min(PAGE_MAX),
     };
+    let after = Some(w.after_seq).filter(|n| *n > 0);
     Page {
-        after: Some(w.after_seq).filter(|n| *n > 0 && !w.newest),
+        after: after.filter(|_| !w.newest),
+        // From the newest backwards, but not beyond what was asked.
+        within: after
+            .filter(|_| w.newest)
+            .map(|n| (n.saturating_add(1), u64::MAX)),
         newest_first: w.newest,
         lease: Some(LeaseId(w.lease_id)).filter(|id| id.0 > 0),
         job,

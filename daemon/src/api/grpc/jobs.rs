@@ -1,4 +1,5 @@
 //! The service of jobs.
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_core::command::{Caller, Command, Reply};
@@ -6,11 +7,12 @@ use evenkeel_core::id::{JobId, LeaseId, Name};
 use evenkeel_core::job::{Job, JobPhase};
 use evenkeel_proto::v1 as pb;
 use pb::job_service_server::JobService;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::watching::{Look, watch};
 use super::{Answer, Answers, unexpected};
-use crate::api::budget::Kind;
+use crate::api::budget::{Kind, Place};
 use crate::api::caller;
 use crate::api::context::Context;
 use crate::api::convert::{self, Around, Bad};
@@ -94,31 +96,9 @@ impl JobService for Jobs {
         let peer = caller::of(&request)?;
         let place = self.0.place(Kind::Stream, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
-        let first = find(&self.0, &peer.caller, name).await?;
-        let (ctx, caller) = (self.0.clone(), peer.caller.clone());
-        let last = Arc::new(Mutex::new(first));
-        let look = move || {
-            let (ctx, caller, last) = (ctx.clone(), caller.clone(), last.clone());
-            async move {
-                // By number: another job may take the name.
-                let id = JobId(lock(&last).id);
-                let job = by_id(&ctx, &caller, id).await?;
-                Ok(match job {
-                    Some(job) => {
-                        lock(&last).clone_from(&job);
-                        Look::Now(pb::WatchJobResponse { job: Some(job) })
-                    }
-                    None => Look::Last(pb::WatchJobResponse {
-                        job: Some(over(lock(&last).clone())),
-                    }),
-                })
-            }
-        };
-        let same = |a: &pb::WatchJobResponse, b: &pb::WatchJobResponse| {
-            let still = |w: &pb::WatchJobResponse| w.job.as_ref().map(convert::without_times);
-            still(a) == still(b)
-        };
-        Ok(Response::new(watch(&self.0, peer, place, look, same)))
+        let closing = peer.closing.clone();
+        let looks = watch_one(&self.0, &peer.caller, name, closing, place).await?;
+        Ok(Response::new(looks))
     }
 
     async fn update_job(
@@ -153,25 +133,9 @@ impl JobService for Jobs {
         request: Request<pb::CancelJobRequest>,
     ) -> Answer<pb::CancelJobResponse> {
         let peer = caller::of(&request)?;
-        let caller = &peer.caller;
-        let _place = self.0.place(Kind::Urgent, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
-        let was = find(&self.0, caller, name.clone()).await?;
-        let command = Command::Cancel {
-            caller: caller.clone(),
-            job: name,
-        };
-        let (id, told) = match self.0.handle.run(command).await {
-            Ok(Reply::Cancelled { job, told }) => (job, told),
-            Ok(_) => return Err(unexpected("a cancelled job")),
-            Err(failure) => return Err(error::status(failure, caller)),
-        };
-        let leases = told_leases(&self.0, caller, told, &was.leases).await;
-        let job = pb::Job {
-            leases,
-            ..over(pb::Job { id: id.0, ..was })
-        };
-        Ok(Response::new(pb::CancelJobResponse { job: Some(job) }))
+        let job = Some(cancel(&self.0, &peer.caller, name).await?);
+        Ok(Response::new(pb::CancelJobResponse { job }))
     }
 }
 
@@ -184,6 +148,64 @@ impl Jobs {
             Err(failure) => Err(error::status(failure, caller)),
         }
     }
+}
+
+/// Ends a job; it comes back as it was, with the leases whose holders are told to give them back.
+pub(in crate::api) async fn cancel(
+    ctx: &Context,
+    caller: &Caller,
+    name: Name,
+) -> Result<pb::Job, Status> {
+    let _place = ctx.place(Kind::Urgent, caller)?;
+    let was = find(ctx, caller, name.clone()).await?;
+    let command = Command::Cancel {
+        caller: caller.clone(),
+        job: name,
+    };
+    let (id, told) = match ctx.handle.run(command).await {
+        Ok(Reply::Cancelled { job, told }) => (job, told),
+        Ok(_) => return Err(unexpected("a cancelled job")),
+        Err(failure) => return Err(error::status(failure, caller)),
+    };
+    let leases = told_leases(ctx, caller, told, &was.leases).await;
+    Ok(pb::Job {
+        leases,
+        ..over(pb::Job { id: id.0, ..was })
+    })
+}
+
+/// A job whenever something about it changes, until it is over.
+pub(in crate::api) async fn watch_one(
+    ctx: &Arc<Context>,
+    caller: &Caller,
+    name: Name,
+    closing: CancellationToken,
+    place: Place,
+) -> Result<Answers<pb::WatchJobResponse>, Status> {
+    let last = Arc::new(Mutex::new(find(ctx, caller, name).await?));
+    let (inner, caller) = (ctx.clone(), caller.clone());
+    let look = move || {
+        let (ctx, caller, last) = (inner.clone(), caller.clone(), last.clone());
+        async move {
+            // By number: another job may take the name.
+            let id = JobId(lock(&last).id);
+            let job = by_id(&ctx, &caller, id).await?;
+            Ok(match job {
+                Some(job) => {
+                    lock(&last).clone_from(&job);
+                    Look::Now(pb::WatchJobResponse { job: Some(job) })
+                }
+                None => Look::Last(pb::WatchJobResponse {
+                    job: Some(over(lock(&last).clone())),
+                }),
+            })
+        }
+    };
+    let same = |a: &pb::WatchJobResponse, b: &pb::WatchJobResponse| {
+        let still = |w: &pb::WatchJobResponse| w.job.as_ref().map(convert::without_times);
+        still(a) == still(b)
+    };
+    Ok(watch(ctx, closing, place, look, same))
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -261,28 +283,41 @@ async fn by_id(ctx: &Context, caller: &Caller, id: JobId) -> Result<Option<pb::J
     found.await
 }
 
-/// The caller's jobs, ascending by number. One look at the state for each, so that nobody waits long for it.
-pub(in crate::api) async fn list(
+/// The caller's jobs, ascending by number.
+async fn list(ctx: &Context, caller: &Caller, ended: bool) -> Result<Vec<pb::Job>, Status> {
+    Ok(page(ctx, caller, ended, JobId(0), usize::MAX).await?.0)
+}
+
+/// So many of the caller's jobs behind a number, ascending; and the number to go on behind, if there are more. One
+/// look at the state for each, so that nobody waits long for it.
+pub(in crate::api) async fn page(
     ctx: &Context,
     caller: &Caller,
     include_ended: bool,
-) -> Result<Vec<pb::Job>, Status> {
+    after: JobId,
+    most: usize,
+) -> Result<(Vec<pb::Job>, Option<JobId>), Status> {
     let who = caller.clone();
     let ids = ctx.read(caller, move |state, _| {
         let jobs = state.durable.jobs().values();
         let own = jobs.filter(|j| who.sees(&j.tenant, Some(&j.spec.name)));
-        own.map(|j| j.id).collect::<Vec<_>>()
+        own.map(|j| (j.id, None)).collect::<BTreeMap<_, _>>()
     });
-    let ids = ids.await?;
-    let mut jobs = Vec::new();
+    let mut found = ids.await?;
     if include_ended {
-        let ended = past::ended_jobs(ctx, caller).await?;
-        let ended = ended.iter().filter(|j| !ids.contains(&j.id));
-        jobs.extend(ended.map(convert::ended_job));
+        for job in past::ended_jobs(ctx, caller).await? {
+            found.entry(job.id).or_insert(Some(job));
+        }
     }
-    for id in ids {
-        jobs.extend(by_id(ctx, caller, id).await?);
+    found.retain(|id, _| *id > after);
+    let last = found.keys().nth(most.saturating_sub(1)).copied();
+    let next = last.filter(|_| found.len() > most);
+    let mut jobs = Vec::new();
+    for (id, ended) in found.into_iter().take(most) {
+        match ended {
+            Some(job) => jobs.push(convert::ended_job(&job)),
+            None => jobs.extend(by_id(ctx, caller, id).await?),
+        }
     }
-    jobs.sort_by_key(|j| j.id);
-    Ok(jobs)
+    Ok((jobs, next))
 }

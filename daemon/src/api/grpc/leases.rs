@@ -117,7 +117,7 @@ impl LeaseService for Leases {
             lease: id,
             fence: Fence(wire.fence),
         };
-        let lease = self.after(&peer.caller, id, command).await?;
+        let lease = after(&self.0, &peer.caller, id, command).await?;
         Ok(Response::new(pb::ReleaseLeaseResponse {
             lease: Some(lease),
         }))
@@ -149,16 +149,9 @@ impl LeaseService for Leases {
         request: Request<pb::RevokeLeaseRequest>,
     ) -> Answer<pb::RevokeLeaseResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Urgent, &peer.caller)?;
         let id = lease_id(request.into_inner().lease_id)?;
-        let command = Command::Revoke {
-            caller: peer.caller.clone(),
-            lease: id,
-        };
-        let lease = self.after(&peer.caller, id, command).await?;
-        Ok(Response::new(pb::RevokeLeaseResponse {
-            lease: Some(lease),
-        }))
+        let lease = Some(revoke(&self.0, &peer.caller, id).await?);
+        Ok(Response::new(pb::RevokeLeaseResponse { lease }))
     }
 
     async fn clear_lease(
@@ -174,7 +167,7 @@ impl LeaseService for Leases {
             lease: id,
             reason: convert::reason(&wire.reason)?,
         };
-        let lease = self.after(&peer.caller, id, command).await?;
+        let lease = after(&self.0, &peer.caller, id, command).await?;
         Ok(Response::new(pb::ClearLeaseResponse { lease: Some(lease) }))
     }
 
@@ -200,21 +193,35 @@ impl Leases {
             Err(failure) => Err(error::status(failure, caller)),
         }
     }
+}
 
-    /// Runs a command after which the lease may be over (or was over before), and answers with what is left of it.
-    async fn after(
-        &self,
-        caller: &Caller,
-        id: LeaseId,
-        command: Command,
-    ) -> Result<pb::Lease, Status> {
-        match self.0.handle.run(command).await {
-            Ok(Reply::Lease(lease)) => self.0.lease(caller, *lease).await,
-            Ok(Reply::Done) => find(&self.0, caller, id).await,
-            Ok(_) => Err(unexpected("a lease")),
-            Err(failure) => Err(error::status(failure, caller)),
-        }
+/// Runs a command after which the lease may be over (or was over before), and answers with what is left of it.
+async fn after(
+    ctx: &Context,
+    caller: &Caller,
+    id: LeaseId,
+    command: Command,
+) -> Result<pb::Lease, Status> {
+    match ctx.handle.run(command).await {
+        Ok(Reply::Lease(lease)) => ctx.lease(caller, *lease).await,
+        Ok(Reply::Done) => find(ctx, caller, id).await,
+        Ok(_) => Err(unexpected("a lease")),
+        Err(failure) => Err(error::status(failure, caller)),
     }
+}
+
+/// Takes a lease back.
+pub(in crate::api) async fn revoke(
+    ctx: &Context,
+    caller: &Caller,
+    id: LeaseId,
+) -> Result<pb::Lease, Status> {
+    let _place = ctx.place(Kind::Urgent, caller)?;
+    let command = Command::Revoke {
+        caller: caller.clone(),
+        lease: id,
+    };
+    after(ctx, caller, id, command).await
 }
 
 async fn run_acquire(ctx: &Context, acquire: Acquire, wait: Millis) -> Result<Lease, Failure> {

@@ -17,9 +17,13 @@ use super::context::Context;
 use super::limits::{ANSWER_MAX, MESSAGE_MAX, PROFILE_MESSAGE_MAX};
 use super::serve::ServeError;
 
-pub(super) use jobs::{find as find_job, list as list_jobs};
-pub(super) use leases::{check_renewals, find as find_lease, list as list_leases, renew};
-pub(super) use node::{events, look as look_at_node};
+pub(super) use jobs::{
+    cancel as cancel_job, find as find_job, page as page_of_jobs, watch_one as watch_job,
+};
+pub(super) use leases::{check_renewals, find as find_lease, list as list_leases, renew, revoke};
+pub(super) use node::{drain, events, look as look_at_node, wanted, watch_it as watch_node};
+pub(super) use plans::explain;
+pub(super) use profiles::{find as find_profile, fitted, list as list_profiles};
 
 /// What a call returns.
 type Answer<T> = Result<tonic::Response<T>, Status>;

@@ -8,16 +8,18 @@ use evenkeel_core::step::State;
 use evenkeel_core::unit::Time;
 use evenkeel_proto::v1 as pb;
 use pb::node_service_server::NodeService;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::watching::{Look, watch};
 use super::{Answer, Answers};
-use crate::api::budget::Kind;
+use crate::api::budget::{Kind, Place};
 use crate::api::caller;
 use crate::api::context::Context;
 use crate::api::convert::{self, Around, NodeFacts};
 use crate::api::error;
 use crate::api::past;
+use crate::handle::Page;
 
 /// See the module's text.
 pub(super) struct Nodes(pub(super) Arc<Context>);
@@ -36,14 +38,8 @@ impl NodeService for Nodes {
         request: Request<pb::DrainNodeRequest>,
     ) -> Answer<pb::DrainNodeResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call, &peer.caller)?;
-        let command = Command::Drain {
-            caller: peer.caller.clone(),
-            draining: request.into_inner().draining,
-        };
-        let done = self.0.handle.run(command).await;
-        done.map_err(|failure| error::status(failure, &peer.caller))?;
-        let node = Some(look(&self.0, &peer.caller).await?);
+        let draining = request.into_inner().draining;
+        let node = Some(drain(&self.0, &peer.caller, draining).await?);
         Ok(Response::new(pb::DrainNodeResponse { node }))
     }
 
@@ -65,20 +61,48 @@ impl NodeService for Nodes {
     ) -> Answer<Self::WatchNodeStream> {
         let peer = caller::of(&request)?;
         let place = self.0.place(Kind::Stream, &peer.caller)?;
-        let (ctx, caller) = (self.0.clone(), peer.caller.clone());
-        let seen = move || {
-            let (ctx, caller) = (ctx.clone(), caller.clone());
-            async move {
-                let node = Some(look(&ctx, &caller).await?);
-                Ok(Look::Now(pb::WatchNodeResponse { node }))
-            }
-        };
-        let same = |a: &pb::WatchNodeResponse, b: &pb::WatchNodeResponse| match (&a.node, &b.node) {
-            (Some(a), Some(b)) => convert::same_node(a, b),
-            _ => false,
-        };
-        Ok(Response::new(watch(&self.0, peer, place, seen, same)))
+        let closing = peer.closing.clone();
+        let looks = watch_it(&self.0, &peer.caller, closing, place);
+        Ok(Response::new(looks))
     }
+}
+
+/// Grants nothing new, or again.
+pub(in crate::api) async fn drain(
+    ctx: &Context,
+    caller: &Caller,
+    draining: bool,
+) -> Result<pb::Node, Status> {
+    let _place = ctx.place(Kind::Call, caller)?;
+    let command = Command::Drain {
+        caller: caller.clone(),
+        draining,
+    };
+    let done = ctx.handle.run(command).await;
+    done.map_err(|failure| error::status(failure, caller))?;
+    look(ctx, caller).await
+}
+
+/// The node whenever something about it changes.
+pub(in crate::api) fn watch_it(
+    ctx: &Arc<Context>,
+    caller: &Caller,
+    closing: CancellationToken,
+    place: Place,
+) -> Answers<pb::WatchNodeResponse> {
+    let (inner, caller) = (ctx.clone(), caller.clone());
+    let seen = move || {
+        let (ctx, caller) = (inner.clone(), caller.clone());
+        async move {
+            let node = Some(look(&ctx, &caller).await?);
+            Ok(Look::Now(pb::WatchNodeResponse { node }))
+        }
+    };
+    let same = |a: &pb::WatchNodeResponse, b: &pb::WatchNodeResponse| match (&a.node, &b.node) {
+        (Some(a), Some(b)) => convert::same_node(a, b),
+        _ => false,
+    };
+    watch(ctx, closing, place, seen, same)
 }
 
 /// The node as it is.
@@ -116,13 +140,7 @@ pub(in crate::api) async fn events(
     caller: &Caller,
     w: &pb::ListEventsRequest,
 ) -> Result<pb::ListEventsResponse, Status> {
-    // Who is limited to a job sees that job's.
-    let job = match convert::optional_name("job", &w.job)?.or_else(|| caller.job.clone()) {
-        None => None,
-        Some(name) => Some(job_id(ctx, caller, name).await?),
-    };
-    let tenant = (!caller.admin).then(|| caller.tenant.clone());
-    let records = past::page(ctx, &convert::page(w, job, tenant)).await?;
+    let records = past::page(ctx, &wanted(ctx, caller, w).await?).await?;
     let mut events: Vec<pb::Event> = records.into_iter().map(convert::event).collect();
     events.sort_by_key(|e| e.seq);
     let next_after_seq = events.last().map_or(w.after_seq, |e| e.seq);
@@ -130,6 +148,21 @@ pub(in crate::api) async fn events(
         events,
         next_after_seq,
     })
+}
+
+/// Which events a caller asks for, and may see.
+pub(in crate::api) async fn wanted(
+    ctx: &Context,
+    caller: &Caller,
+    w: &pb::ListEventsRequest,
+) -> Result<Page, Status> {
+    // Who is limited to a job sees that job's.
+    let job = match convert::optional_name("job", &w.job)?.or_else(|| caller.job.clone()) {
+        None => None,
+        Some(name) => Some(job_id(ctx, caller, name).await?),
+    };
+    let tenant = (!caller.admin).then(|| caller.tenant.clone());
+    Ok(convert::page(w, job, tenant))
 }
 
 async fn job_id(

@@ -1,7 +1,8 @@
 //! The service that answers "what if" and "why". It changes nothing.
 use std::sync::Arc;
 
-use evenkeel_core::id::JobId;
+use evenkeel_core::command::Caller;
+use evenkeel_core::id::{JobId, Name};
 use evenkeel_proto::v1 as pb;
 use pb::plan_service_server::PlanService;
 use tonic::{Request, Response, Status};
@@ -11,7 +12,7 @@ use crate::api::budget::Kind;
 use crate::api::caller;
 use crate::api::context::Context;
 use crate::api::convert;
-use crate::api::error;
+use crate::api::past;
 use crate::api::waiting;
 use crate::api::whatif;
 
@@ -46,28 +47,25 @@ impl PlanService for Plans {
         request: Request<pb::ExplainJobRequest>,
     ) -> Answer<pb::ExplainJobResponse> {
         let peer = caller::of(&request)?;
-        let _place = self.0.place(Kind::Call, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
-        let job = jobs::find(&self.0, &peer.caller, name).await?;
-        let waits_for = waiting::sentence(&self.0, &peer.caller, JobId(job.id)).await?;
-        let decisions = self
-            .0
-            .handle
-            .history()
-            .decisions(JobId(job.id), DECISIONS_MAX)
-            .await;
-        let decisions = decisions.map_err(|error| {
-            tracing::warn!(%error, "the audit trail cannot be read");
-            error::plain(
-                tonic::Code::Unavailable,
-                "HISTORY",
-                "the audit trail cannot be read just now",
-            )
-        })?;
-        Ok(Response::new(pb::ExplainJobResponse {
-            sentences: convert::sentences(&job, waits_for),
-            decisions: decisions.iter().map(convert::decision).collect(),
-            job: Some(job),
-        }))
+        let why = explain(&self.0, &peer.caller, name).await?;
+        Ok(Response::new(why))
     }
+}
+
+/// Why a job's shares are as they are, and what moved them last.
+pub(in crate::api) async fn explain(
+    ctx: &Context,
+    caller: &Caller,
+    name: Name,
+) -> Result<pb::ExplainJobResponse, Status> {
+    let _place = ctx.place(Kind::Call, caller)?;
+    let job = jobs::find(ctx, caller, name).await?;
+    let waits_for = waiting::sentence(ctx, caller, JobId(job.id)).await?;
+    let decisions = past::decisions_of(ctx, JobId(job.id), DECISIONS_MAX).await?;
+    Ok(pb::ExplainJobResponse {
+        sentences: convert::sentences(&job, waits_for),
+        decisions: decisions.iter().map(convert::decision).collect(),
+        job: Some(job),
+    })
 }

@@ -1,4 +1,5 @@
 //! The service of profiles. A profile is its tenant's: another tenant's does not exist.
+use std::ops::Bound;
 use std::sync::Arc;
 
 use evenkeel_core::command::{Caller, Command, Reply};
@@ -44,11 +45,8 @@ impl ProfileService for Profiles {
         let peer = caller::of(&request)?;
         let _place = self.0.place(Kind::Call, &peer.caller)?;
         let key = convert::key(request.into_inner().key.as_ref(), &peer.caller.tenant)?;
-        let profile = self.find(&peer.caller, key).await?;
-        Ok(Response::new(pb::GetProfileResponse {
-            profile: Some(convert::profile_points(&profile)),
-            curves: convert::curves(&profile),
-        }))
+        let profile = find(&self.0, &peer.caller, key).await?;
+        Ok(Response::new(fitted(&profile)))
     }
 
     async fn list_profiles(
@@ -57,13 +55,7 @@ impl ProfileService for Profiles {
     ) -> Answer<pb::ListProfilesResponse> {
         let peer = caller::of(&request)?;
         let _place = self.0.place(Kind::Call, &peer.caller)?;
-        let who = peer.caller.clone();
-        let profiles = self.0.read(&peer.caller, move |state, _| {
-            let profiles = state.durable.profiles().values();
-            let own = profiles.filter(|p| who.is_of(&p.key.tenant));
-            own.map(convert::summary).collect()
-        });
-        let profiles = profiles.await?;
+        let profiles = list(&self.0, &peer.caller, None, usize::MAX).await?;
         Ok(Response::new(pb::ListProfilesResponse { profiles }))
     }
 
@@ -90,7 +82,7 @@ impl ProfileService for Profiles {
         let peer = caller::of(&request)?;
         let _place = self.0.place(Kind::Call, &peer.caller)?;
         let key = convert::key(request.into_inner().key.as_ref(), &peer.caller.tenant)?;
-        let profile = self.find(&peer.caller, key).await?;
+        let profile = find(&self.0, &peer.caller, key).await?;
         let profile = Some(convert::profile_points(&profile));
         Ok(Response::new(pb::ExportProfileResponse { profile }))
     }
@@ -112,12 +104,42 @@ impl Profiles {
             Err(failure) => Err(error::status(failure, caller)),
         }
     }
+}
 
-    async fn find(&self, caller: &Caller, key: ProfileKey) -> Result<Profile, Status> {
-        let what = format!("a profile of {} on {}", key.stage, key.gpu);
-        let found = self.0.read(caller, move |state, _| {
-            state.durable.profiles().get(&key).cloned()
-        });
-        found.await?.ok_or_else(|| error::not_found(&what))
+/// A profile by its whole key. Whether the caller may see that tenant's was decided when the key was made.
+pub(in crate::api) async fn find(
+    ctx: &Context,
+    caller: &Caller,
+    key: ProfileKey,
+) -> Result<Profile, Status> {
+    let what = format!("a profile of {} on {}", key.stage, key.gpu);
+    let found = ctx.read(caller, move |state, _| {
+        state.durable.profiles().get(&key).cloned()
+    });
+    found.await?.ok_or_else(|| error::not_found(&what))
+}
+
+/// As measured, and as fitted.
+pub(in crate::api) fn fitted(profile: &Profile) -> pb::GetProfileResponse {
+    pb::GetProfileResponse {
+        profile: Some(convert::profile_points(profile)),
+        curves: convert::curves(profile),
     }
+}
+
+/// So many of the caller's profiles behind a key (an admin's: everyone's), without their points.
+pub(in crate::api) async fn list(
+    ctx: &Context,
+    caller: &Caller,
+    after: Option<ProfileKey>,
+    most: usize,
+) -> Result<Vec<pb::Profile>, Status> {
+    let who = caller.clone();
+    let found = ctx.read(caller, move |state, _| {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = state.durable.profiles().range((from, Bound::Unbounded));
+        let own = rest.filter(|(key, _)| who.is_of(&key.tenant));
+        own.take(most).map(|(_, p)| convert::summary(p)).collect()
+    });
+    found.await
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::Answers;
 use crate::api::budget::Place;
-use crate::api::caller::Peer;
 use crate::api::context::Context;
 use crate::api::error;
 use crate::api::limits::{OUTBOUND_MAX, READER_PATIENCE, WATCH_EVERY, WATCH_LOOK};
@@ -21,10 +21,10 @@ pub(super) enum Look<T> {
     Last(T),
 }
 
-/// Starts a watcher. `look` looks; `same` says whether two looks differ in nothing that matters.
+/// Starts a watcher, which ends when its connection is `closing`. `look` looks; `same` says whether two looks differ in nothing that matters.
 pub(super) fn watch<T, F, Fut>(
     ctx: &Arc<Context>,
-    peer: Arc<Peer>,
+    closing: CancellationToken,
     place: Place,
     mut look: F,
     same: fn(&T, &T) -> bool,
@@ -58,7 +58,7 @@ where
                 return;
             }
             tokio::select! {
-                () = peer.closing.cancelled() => {
+                () = closing.cancelled() => {
                     tell(&down, Err(error::reconnect())).await;
                     return;
                 }
@@ -66,7 +66,7 @@ where
                 () = tokio::time::sleep(WATCH_EVERY) => {}
             }
             tokio::select! {
-                () = peer.closing.cancelled() => {}
+                () = closing.cancelled() => {}
                 () = down.closed() => return,
                 changed = changes.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(WATCH_LOOK) => {}

@@ -9,14 +9,15 @@ use std::time::Duration;
 use axum::extract::State as Extract;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use evenkeel_core::job::JobPhase;
+use evenkeel_core::command::Caller;
+use evenkeel_core::job::{Job, JobPhase};
 use evenkeel_core::step::State;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::onlooker;
+use super::access::Anybody;
 use super::problem::Problem;
 use crate::api::context::Context;
 
@@ -79,6 +80,14 @@ const COUNTERS: [(&str, &str); 13] = [
     (
         "evenkeel_connections_refused_total",
         "Connections over the limits, by listener.",
+    ),
+    (
+        "evenkeel_door_refusals_total",
+        "Refusals because of who asked, by door and reason; each has a line in the audit file.",
+    ),
+    (
+        "evenkeel_audit_lines_left_out_total",
+        "Refusals that were not written down: too many at once, or the disk is full.",
     ),
     ("evenkeel_events_total", "Committed events by kind."),
     (
@@ -153,13 +162,27 @@ fn describe() {
     }
 }
 
-/// The page.
-pub(super) async fn show(Extract(ctx): Extract<Arc<Context>>) -> Result<Response, Problem> {
+/// Metrics
+///
+/// In Prometheus' text format.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "getMetrics",
+    tag = "daemon",
+    responses((status = 200, body = String, content_type = "text/plain"))
+)]
+pub(super) async fn show(
+    Extract(ctx): Extract<Arc<Context>>,
+    Anybody(caller): Anybody,
+) -> Result<Response, Problem> {
     let Some(recorder) = RECORDER.get().and_then(Option::as_ref) else {
         let detail = "this process records its metrics elsewhere";
         return Err(Problem::new(StatusCode::NOT_FOUND, "NO_METRICS", detail));
     };
-    let now = ctx.read(&onlooker(), |state, _| snapshot(state)).await?;
+    let who = caller.clone();
+    let now = ctx.read(&caller, move |state, _| snapshot(state, &who));
+    let now = now.await?;
     let kind = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
@@ -167,8 +190,8 @@ pub(super) async fn show(Extract(ctx): Extract<Arc<Context>>) -> Result<Response
     Ok((kind, recorder.render() + &now).into_response())
 }
 
-/// Gauges of what is now.
-fn snapshot(state: &State) -> String {
+/// Gauges of what is now. Of jobs, the caller's; what has no name in it is everyone's.
+fn snapshot(state: &State, caller: &Caller) -> String {
     let mut page = Page(String::new());
     pool(&mut page, state);
     let d = &state.durable;
@@ -182,7 +205,7 @@ fn snapshot(state: &State) -> String {
     }
     page.head("evenkeel_queue_length", "Requests that wait for room.");
     page.line("evenkeel_queue_length", &[], d.queue_len() as f64);
-    jobs(&mut page, state);
+    jobs(&mut page, state, caller);
     page.0
 }
 
@@ -223,7 +246,7 @@ fn pool(page: &mut Page, state: &State) {
     }
 }
 
-fn jobs(page: &mut Page, state: &State) {
+fn jobs(page: &mut Page, state: &State, caller: &Caller) {
     let d = &state.durable;
     page.head("evenkeel_jobs", "Live jobs by phase.");
     for (phase, name) in [
@@ -246,7 +269,8 @@ fn jobs(page: &mut Page, state: &State) {
         "evenkeel_job_moves",
         "How many times a job's shares have moved.",
     );
-    for job in d.jobs().values() {
+    let own = |j: &&Job| caller.sees(&j.tenant, Some(&j.spec.name));
+    for job in d.jobs().values().filter(own) {
         let who = [
             ("tenant", job.tenant.as_str()),
             ("job", job.spec.name.as_str()),

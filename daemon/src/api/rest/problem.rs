@@ -1,35 +1,75 @@
 //! Errors as RFC 9457 problems: the same codes, reasons and sentences as over gRPC.
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde::Serialize;
 use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+use utoipa::ToSchema;
 
 use crate::api::convert::Bad;
 use crate::api::error;
+use crate::api::limits::COME_BACK;
 
-/// See the module's text.
-#[derive(Debug)]
+/// What such an answer is.
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// What went wrong, as in RFC 9457.
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Problem {
-    status: StatusCode,
-    reason: String,
+    /// The kind of problem, as an address that names it.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The status in words.
+    title: &'static str,
+    /// The status.
+    status: u16,
+    /// What was tried, what was wrong, and what to do, for a person.
     detail: String,
+    /// The kind of problem in upper snake case, the same as over gRPC.
+    reason: String,
+    /// What belongs to the reason: the field that is wrong, the resource that is short, and by how much.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    metadata: BTreeMap<String, String>,
+    /// When to come back.
+    #[serde(skip)]
+    retry: Option<Duration>,
 }
 
 impl Problem {
     pub(super) fn new(status: StatusCode, reason: &str, detail: &str) -> Self {
+        let name = reason.to_lowercase();
         Self {
-            status,
-            reason: reason.to_owned(),
+            kind: format!("https://{}/problems/{name}", error::DOMAIN),
+            title: status.canonical_reason().unwrap_or("Error"),
+            status: status.as_u16(),
             detail: detail.to_owned(),
+            reason: reason.to_owned(),
+            metadata: BTreeMap::new(),
+            retry: None,
         }
     }
-    pub(super) fn query(rejection: QueryRejection) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "INVALID", &rejection.body_text())
+    /// The request cannot be read.
+    pub(super) fn malformed(detail: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "INVALID", detail)
     }
-    pub(super) fn path(rejection: PathRejection) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "INVALID", &rejection.body_text())
+    /// The daemon itself is wrong.
+    pub(super) fn bug(detail: &str) -> Self {
+        let detail = format!("{detail}; this is a bug of the daemon");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "BUG", &detail)
+    }
+    /// The daemon cannot answer just now.
+    pub(super) fn for_now(detail: &str) -> Self {
+        Self {
+            retry: Some(COME_BACK),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "BUSY", detail)
+        }
+    }
+    fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 }
 
@@ -38,15 +78,21 @@ impl From<Status> for Problem {
         let code = match status.code() {
             Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
             Code::NotFound => StatusCode::NOT_FOUND,
-            Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
-            Code::FailedPrecondition => StatusCode::PRECONDITION_FAILED,
+            Code::AlreadyExists | Code::Aborted | Code::FailedPrecondition => StatusCode::CONFLICT,
+            Code::Unauthenticated => StatusCode::UNAUTHORIZED,
             Code::PermissionDenied => StatusCode::FORBIDDEN,
             Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
             Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Self::new(code, &error::reason(&status), status.message())
+        let details = status.get_error_details();
+        let metadata = details.error_info().map(|info| info.metadata.clone());
+        Self {
+            metadata: metadata.unwrap_or_default().into_iter().collect(),
+            retry: details.retry_info().and_then(|retry| retry.retry_delay),
+            ..Self::new(code, &error::reason(&status), status.message())
+        }
     }
 }
 
@@ -56,18 +102,36 @@ impl From<Bad> for Problem {
     }
 }
 
+/// What was refused and why, beside an answer that says so.
+#[derive(Clone, Debug)]
+pub(super) struct Refused {
+    pub(super) reason: String,
+    pub(super) detail: String,
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = json!({
-            "type": format!("https://{}/problems/{}", error::DOMAIN, self.reason.to_lowercase()),
-            "title": self.status.canonical_reason().unwrap_or("Error"),
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-            "reason": self.reason,
-        });
-        let mut response = (self.status, Json(body)).into_response();
-        let kind = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        let retry = self.retry;
+        let refused = Refused {
+            reason: self.reason.clone(),
+            detail: self.detail.clone(),
+        };
+        let mut response = (self.status(), Json(self)).into_response();
+        let unknown = response.status() == StatusCode::UNAUTHORIZED;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if unknown {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(retry) = retry {
+            // In whole seconds (RFC 9110, section 10.2.3), and not at once.
+            let seconds = retry.as_millis().div_ceil(1_000).max(1);
+            if let Ok(value) = HeaderValue::try_from(seconds.to_string()) {
+                headers.insert(header::RETRY_AFTER, value);
+            }
+        }
+        response.extensions_mut().insert(refused);
         response
     }
 }

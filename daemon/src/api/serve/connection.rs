@@ -22,15 +22,18 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
+use tower::ServiceExt as _;
 
+use super::patient::Patient;
 use crate::api::caller::{Door, Peer, Visitor};
 use crate::api::error;
 use crate::api::grpc::{LEASES, LeaseServer};
 use crate::api::limits::{
     AGE_GRACE, CERTIFICATE_GRACE, CONNECTION_AGE, CONNECTION_WINDOW, HEADER_TIMEOUT, HEADERS_MAX,
-    KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, RESETS_LOCAL_MAX, RESETS_PENDING_MAX, SEND_BUFFER,
-    STOP_GRACE, STRANGER_AGE, STREAM_WINDOW, STREAMS_PER_CONNECTION,
+    KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, READER_PATIENCE, RESETS_LOCAL_MAX, RESETS_PENDING_MAX,
+    SEND_BUFFER, STOP_GRACE, STRANGER_AGE, STREAM_WINDOW, STREAMS_PER_CONNECTION,
 };
+use crate::api::rest::{Closing, From};
 use crate::api::tenants::Stranger;
 use crate::audit::{Audit, Refusal};
 
@@ -244,21 +247,34 @@ fn age() -> Duration {
     CONNECTION_AGE.mul_f64(0.9 + 0.2 * f64::from(spread) / f64::from(u32::MAX))
 }
 
-/// Serves a REST connection.
-pub(super) async fn serve_rest(stream: TcpStream, router: axum::Router, stop: CancellationToken) {
+/// Serves a REST connection. Streams on it are told when it is to end.
+pub(super) async fn serve_rest(
+    stream: TcpStream,
+    from: From,
+    router: axum::Router,
+    stop: CancellationToken,
+) {
+    let closing = stop.child_token();
+    let told = Closing(closing.clone());
+    let service = router.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(told.clone());
+        request.extensions_mut().insert(from.clone());
+        request
+    });
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(HEADERS_MAX as usize)
         .max_headers(64);
-    let service = TowerToHyperService::new(router);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let service = TowerToHyperService::new(service);
+    let stream = TokioIo::new(Patient::new(stream, READER_PATIENCE));
+    let connection = builder.serve_connection(stream, service);
     tokio::pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return,
         () = stop.cancelled() => {}
-        () = tokio::time::sleep(CONNECTION_AGE) => {}
+        () = tokio::time::sleep(age()) => closing.cancel(),
     }
     connection.as_mut().graceful_shutdown();
     let _ = tokio::time::timeout(STOP_GRACE, connection.as_mut()).await;

@@ -5,6 +5,8 @@
 mod connection;
 mod connections;
 mod health;
+mod loopback;
+mod patient;
 mod seats;
 mod socket;
 mod tcp;
@@ -261,10 +263,13 @@ async fn unix_loop(server: Arc<Server>, mut door: Door) {
 async fn rest_loop(server: Arc<Server>, listener: TcpListener) {
     let ctx = server.ctx.clone();
     let most = ctx.config.connections.rest;
-    let seats = Seats::new(most, most, 0);
+    // One user cannot keep the others, a scraper say, from looking.
+    let seats = Seats::new(most, most / 2, 0);
     let router = rest::router(&ctx);
-    while let Some((stream, _)) = next(&ctx.stop, || listener.accept()).await {
-        let Some(seat) = seats.take(Who::Anybody) else {
+    while let Some((stream, address)) = next(&ctx.stop, || listener.accept()).await {
+        let uid = loopback::user_of(&stream, address);
+        let from = rest::From { address, uid };
+        let Some(seat) = seats.take(uid.map_or(Who::Anybody, Who::User)) else {
             refused_connection("rest");
             continue;
         };
@@ -272,7 +277,7 @@ async fn rest_loop(server: Arc<Server>, listener: TcpListener) {
         let (router, stop) = (router.clone(), ctx.stop.clone());
         ctx.tasks.spawn(async move {
             let _seat = seat;
-            serve_rest(stream, router, stop).await;
+            serve_rest(stream, from, router, stop).await;
         });
     }
 }
