@@ -5,6 +5,9 @@ use super::web::{Ask, get, post};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
+/// What it is, headers, body; and the refusal's status and reason.
+type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str, u16, &'a str);
+
 /// Everything that changes something.
 fn writes(lease: u64) -> [String; 4] {
     [
@@ -74,7 +77,7 @@ async fn nothing_changes_where_it_is_not_allowed() {
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(20_000), "]".repeat(20_000));
         let bare_deep = "[".repeat(60_000);
         let long = format!("{{\"a\":\"{}\"}}", "x".repeat(64 << 10));
-        let cases: [(&str, &[(&str, &str)], &str, u16, &str); 12] = [
+        let cases: [Case<'_>; 12] = [
             (
                 "a form",
                 &[("Content-Type", "text/plain")],

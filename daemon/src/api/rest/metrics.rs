@@ -187,7 +187,28 @@ pub(super) async fn show(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
     )];
-    Ok((kind, recorder.render() + &now).into_response())
+    Ok((kind, with_units(&(recorder.render() + &now))).into_response())
+}
+
+/// Says the unit of each metric that has one: it is the end of its name (OpenMetrics, "Unit").
+fn with_units(page: &str) -> String {
+    let mut all = String::with_capacity(page.len() + 1_024);
+    for line in page.split_inclusive('\n') {
+        all.push_str(line);
+        let named = line
+            .strip_prefix("# TYPE ")
+            .and_then(|rest| rest.split(' ').next());
+        let Some(name) = named else { continue };
+        let base = name.strip_suffix("_total").unwrap_or(name);
+        let unit = ["seconds", "bytes", "ratio"].into_iter().find(|unit| {
+            base.strip_suffix(unit)
+                .is_some_and(|rest| rest.ends_with('_') && !rest.ends_with("_per_"))
+        });
+        if let Some(unit) = unit {
+            let _ = writeln!(all, "# UNIT {name} {unit}"); // a String takes all
+        }
+    }
+    all
 }
 
 /// Gauges of what is now. Of jobs, the caller's; what has no name in it is everyone's.
@@ -239,7 +260,8 @@ fn pool(page: &mut Page, state: &State) {
             ("unavailable", lost.0.0, lost.1.0),
         ];
         for (state, sms, bytes) in amounts {
-            let labels = [("gpu_uuid", gpu.uuid.as_str()), ("state", state)];
+            // Named as DCGM's exporter names it: both join without a rewrite.
+            let labels = [("UUID", gpu.uuid.as_str()), ("state", state)];
             page.line("evenkeel_pool_sms", &labels, sms.into());
             page.line("evenkeel_pool_gpu_memory_bytes", &labels, bytes as f64);
         }
@@ -320,6 +342,24 @@ mod tests {
         page.line("m", &[("job", "a\"b\\c"), ("side", "x")], 0.5);
         page.line("n", &[], 3.0);
         assert_eq!(page.0, "m{job=\"a\\\"b\\\\c\",side=\"x\"} 0.5\nn 3\n");
+    }
+
+    #[test]
+    fn units_are_said() {
+        let page = "# HELP a_seconds x\n# TYPE a_seconds histogram\na_seconds_sum 1\n# TYPE b_bytes_total counter\n\
+                    # TYPE c_per_second gauge\nc_per_second 1\n# TYPE d gauge";
+        let units = with_units(page);
+        let said: Vec<&str> = units.lines().filter(|l| l.starts_with("# UNIT")).collect();
+        assert_eq!(
+            said,
+            ["# UNIT a_seconds seconds", "# UNIT b_bytes_total bytes"]
+        );
+        assert_eq!(
+            units
+                .replace("# UNIT a_seconds seconds\n", "")
+                .replace("# UNIT b_bytes_total bytes\n", ""),
+            page
+        );
     }
 
     /// The names that a file counts under.

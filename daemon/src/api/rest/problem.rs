@@ -1,5 +1,6 @@
 //! Errors as RFC 9457 problems: the same codes, reasons and sentences as over gRPC.
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use axum::Json;
@@ -34,9 +35,9 @@ pub(super) struct Problem {
     /// What belongs to the reason: the field that is wrong, the resource that is short, and by how much.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     metadata: BTreeMap<String, String>,
-    /// When to come back.
+    /// When to come back, in seconds.
     #[serde(skip)]
-    retry: Option<Duration>,
+    retry_s: Option<NonZeroU32>,
 }
 
 impl Problem {
@@ -49,7 +50,7 @@ impl Problem {
             detail: detail.to_owned(),
             reason: reason.to_owned(),
             metadata: BTreeMap::new(),
-            retry: None,
+            retry_s: None,
         }
     }
     /// The request cannot be read.
@@ -64,13 +65,19 @@ impl Problem {
     /// The daemon cannot answer just now.
     pub(super) fn for_now(detail: &str) -> Self {
         Self {
-            retry: Some(COME_BACK),
+            retry_s: seconds(COME_BACK),
             ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "BUSY", detail)
         }
     }
     fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
+}
+
+/// In whole seconds, as `Retry-After` wants it (RFC 9110, section 10.2.3), and not at once.
+fn seconds(delay: Duration) -> Option<NonZeroU32> {
+    let whole = delay.as_millis().div_ceil(1_000).max(1);
+    NonZeroU32::new(u32::try_from(whole).unwrap_or(u32::MAX))
 }
 
 impl From<Status> for Problem {
@@ -90,7 +97,9 @@ impl From<Status> for Problem {
         let metadata = details.error_info().map(|info| info.metadata.clone());
         Self {
             metadata: metadata.unwrap_or_default().into_iter().collect(),
-            retry: details.retry_info().and_then(|retry| retry.retry_delay),
+            retry_s: details
+                .retry_info()
+                .and_then(|retry| seconds(retry.retry_delay?)),
             ..Self::new(code, &error::reason(&status), status.message())
         }
     }
@@ -111,7 +120,7 @@ pub(super) struct Refused {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let retry = self.retry;
+        let retry_s = self.retry_s;
         let refused = Refused {
             reason: self.reason.clone(),
             detail: self.detail.clone(),
@@ -124,12 +133,8 @@ impl IntoResponse for Problem {
         if unknown {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Some(retry) = retry {
-            // In whole seconds (RFC 9110, section 10.2.3), and not at once.
-            let seconds = retry.as_millis().div_ceil(1_000).max(1);
-            if let Ok(value) = HeaderValue::try_from(seconds.to_string()) {
-                headers.insert(header::RETRY_AFTER, value);
-            }
+        if let Some(seconds) = retry_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.get()));
         }
         response.extensions_mut().insert(refused);
         response
