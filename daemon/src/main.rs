@@ -8,6 +8,7 @@
     reason = "answers to a person at a terminal; everything later goes to the log"
 )]
 
+mod pages;
 mod tools;
 
 use std::io::Write;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use evenkeel_core::command::Command;
 use evenkeeld::api::{self, Api, Connections};
 use evenkeeld::backend::emulated::{EmulatedBackend, Started};
@@ -63,6 +64,11 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let tool = arguments.tool.as_ref();
+    match tool.map(|tool| tool.run_without(Arguments::command())) {
+        None | Some(Ok(false)) => {}
+        Some(done) => return ended(done.map(drop)),
+    }
     let config = match Config::load(arguments.config.as_deref()) {
         Ok(config) => config,
         Err(error) => {
@@ -71,7 +77,7 @@ fn main() -> ExitCode {
         }
     };
     if let Some(tool) = &arguments.tool {
-        return ended(tools::run(tool, ledger_config(&config)));
+        return ended(tools::run(tool, &config));
     }
     let done = match &arguments {
         Arguments {

@@ -9,6 +9,7 @@ pub(crate) mod explain;
 pub(crate) mod jobs;
 pub(crate) mod leases;
 pub(crate) mod node;
+pub(crate) mod pages;
 pub(crate) mod plan;
 pub(crate) mod rebalance;
 pub(crate) mod run;
@@ -41,6 +42,8 @@ pub(crate) async fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Plan(args) => plan::run(globals, args).await,
         Command::Drain(args) => drain::run(globals, args).await,
         Command::Calibrate(args) => calibrate::run(globals, args).await,
+        Command::Completions(args) => pages::completions(args),
+        Command::Man(args) => pages::man(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }
