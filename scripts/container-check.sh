@@ -40,11 +40,17 @@ for package in debootstrap buildah podman crun; do
         || { apt-get update && apt-get install -y --no-install-recommends "$package"; } >/dev/null 2>&1 \
         || skip "$package cannot be installed"
 done
-store=(--root "$cache/store" --runroot "$cache/run")
+store=(--root "$cache/store" --runroot "$cache/run" --log-level error)
 engine() { podman "${store[@]}" "$@"; }
 name=evenkeel-check-$$
 cleanup() { engine rm --force --volumes "$name" >/dev/null 2>&1 || true; }
-trap cleanup EXIT
+# The base images stay for the next run; what was built from them is gigabytes.
+drop() {
+    cleanup
+    engine rmi --force "localhost/$name" >/dev/null 2>&1 || true
+    engine image prune --force >/dev/null 2>&1 || true
+}
+trap drop EXIT
 
 has() { engine image exists "$1" || timeout 60 podman "${store[@]}" pull --quiet "$1" >/dev/null 2>&1; }
 if ! has "$SLIM"; then
@@ -55,7 +61,9 @@ fi
 if ! has "$RUST"; then
     [[ $(rustc --version) == "rustc $rust."* ]] || skip "no registry is reached, and Rust $rust is not installed here"
     container=$(buildah "${store[@]}" from --pull-never "$SLIM")
-    buildah "${store[@]}" copy --quiet "$container" "$(rustc --print sysroot)" /usr/local/rust >/dev/null
+    for part in bin lib; do
+        buildah "${store[@]}" copy --quiet "$container" "$(rustc --print sysroot)/$part" "/usr/local/rust/$part" >/dev/null
+    done
     buildah "${store[@]}" copy --quiet "$container" /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ >/dev/null
     buildah "${store[@]}" config --env PATH=/usr/local/cargo/bin:/usr/local/rust/bin:/usr/bin:/bin:/usr/sbin:/sbin \
         --env CARGO_HOME=/usr/local/cargo "$container"
@@ -95,5 +103,19 @@ cleanup
 use "cores and an EMULATED GPU" --env EVENKEEL__GPU__BACKEND=emulated
 found "run" "$(engine exec "$name" evenkeel run --cores 1 --sm 30% --gpu-memory 1GiB -- \
     sh -c 'grep Cpus_allowed_list /proc/self/status' | tr -d '\t')"
+engine cp "$name:/usr/bin/evenkeel" "$cache/evenkeel" >/dev/null
 cleanup
-engine rmi "localhost/$name" >/dev/null 2>&1 || true
+
+# ---- As root with the host's pids: it binds another user's process outside of the container, and again when that undoes it. ----
+doors=$(mktemp -d)
+chmod 755 "$doors"
+use "cores of the host" --user 0 --pid host --cap-drop ALL --cap-add SYS_NICE --cap-add KILL --cap-add SYS_PTRACE \
+    --cap-add DAC_READ_SEARCH --cap-add DAC_OVERRIDE --volume "$doors:/run/evenkeel"
+cp "$cache/evenkeel" "$doors/evenkeel"
+undo='taskset -pc 0-1023 $$ >/dev/null; for _ in $(seq 100); do
+    cpus=$(sed -n "s/^Cpus_allowed_list:[[:space:]]*//p" /proc/$$/status)
+    [[ $cpus =~ ^[0-9]+$ ]] && { echo "bound again to CPU $cpus"; exit 0; }; sleep 0.1; done; exit 1'
+found "another user outside" "$(EVENKEEL_SOCKET=$doors/evenkeeld.sock setpriv --reuid 1001 --regid 1001 --clear-groups \
+    "$doors/evenkeel" run --cores 1 -- bash -c "$undo" 2>/dev/null || fail "the daemon does not bind it again")"
+cleanup
+rm -rf "$doors"
