@@ -7,7 +7,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # The steps of a target come one after the other: cargo is parallel by itself, and logs stay readable.
 .NOTPARALLEL:
-.PHONY: help deps build demo test check fmt fmt-check clippy buf alerts rest-fuzz deny audit accept bench lint clean
+.PHONY: help deps build demo test check fmt fmt-check clippy buf alerts rest-fuzz deny audit accept bench deb deb-check \
+	container-check lint clean
 
 # What follows the command: `make demo ARGS="--seed 3"`, `make test ARGS="lease"`.
 ARGS ?=
@@ -82,6 +83,15 @@ accept: build ## measure the figures that were asked for: PART=main, doors, door
 
 bench: deps ## run the benchmarks
 	cargo bench $(LOCKED) -p evenkeel-bench $(ARGS)
+
+deb: build ## make the Debian package (installs cargo-deb if it is missing)
+	@scripts/deb.sh
+
+deb-check: deb ## install the package in a clean Debian 12 and use it there (needs root and the network)
+	@scripts/deb-check.sh
+
+container-check: ## build the image with a real engine and run it (needs root and the network)
+	@scripts/container-check.sh
 
 clean: ## remove what was built
 	cargo clean

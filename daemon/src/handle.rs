@@ -420,6 +420,19 @@ impl Handle {
         seen.await.map_err(|_| Failure::Stopping)
     }
 
+    /// Waits until the controller comes round to its readers once more, for a place in their line, too: it lives, however
+    /// busy it is.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub async fn comes_round(&self) -> Result<(), Failure> {
+        let (seen_in, seen) = oneshot::channel();
+        let read: Read = Box::new(move |_, _| seen_in.send(()).unwrap_or_default());
+        let sent = self.reads.send(read).await;
+        sent.map_err(|_| Failure::Stopping)?;
+        seen.await.map_err(|_| Failure::Stopping)
+    }
+
     /// Changes whenever a commit changed something.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()

@@ -13,3 +13,4 @@ pub mod ledger;
 pub mod logging;
 pub mod proc_tree;
 pub mod reconcile;
+pub mod service;

@@ -8,6 +8,7 @@
     reason = "answers to a person at a terminal; everything later goes to the log"
 )]
 
+mod pages;
 mod tools;
 
 use std::io::Write;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use evenkeel_core::command::Command;
 use evenkeeld::api::{self, Api, Connections};
 use evenkeeld::audit::Audit;
@@ -29,7 +30,7 @@ use evenkeeld::controller::{self, Controller};
 use evenkeeld::discover::{Found, Sources, discover};
 use evenkeeld::handle::{Failure, Handle};
 use evenkeeld::ledger::{self, History};
-use evenkeeld::{descriptors, logging, reconcile};
+use evenkeeld::{descriptors, logging, reconcile, service};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -64,6 +65,11 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let tool = arguments.tool.as_ref();
+    match tool.map(|tool| tool.run_without(Arguments::command())) {
+        None | Some(Ok(false)) => {}
+        Some(done) => return ended(done.map(drop)),
+    }
     let config = match Config::load(arguments.config.as_deref()) {
         Ok(config) => config,
         Err(error) => {
@@ -72,7 +78,7 @@ fn main() -> ExitCode {
         }
     };
     if let Some(tool) = &arguments.tool {
-        return ended(tools::run(tool, ledger_config(&config)));
+        return ended(tools::run(tool, &config));
     }
     let done = match &arguments {
         Arguments {
@@ -117,6 +123,7 @@ fn print_node(config: &Config) -> anyhow::Result<()> {
 /// Everything that blocks comes before the runtime: its threads inherit the shared set of cores.
 fn start(config: Config) -> anyhow::Result<()> {
     logging::start(&config.log)?;
+    service::starting("starting: looking at this machine");
     let clock = Clock::open()?;
     let open_files = descriptors::raise();
     let connections = Connections::within(open_files);
@@ -154,29 +161,19 @@ async fn run(
 ) -> anyhow::Result<()> {
     // First of all: who stops a daemon that is still starting wants it to end in order, too.
     let asked = asked_to_stop();
+    service::starting("starting: opening the ledger; a new schema may take minutes");
     let poke = Arc::new(Notify::new());
     let (controller, handle, targets) = open(&config, clock, poke.clone()).await?;
     // Two steps: first nobody asks any more, then what was asked is done.
     let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
     let mut owner = tokio::spawn(controller.run(stop.clone()));
-    // What is installed is known before anybody can ask for it.
-    let installed = Command::Discovered {
-        node: found.node.clone().into(),
-        unavailable: found.unavailable.clone().into(),
-    };
-    match handle.run_patiently(installed).await {
-        Ok(_) => {}
-        // A full disk, say: leases are kept and given back all the same, and the reconciler tells it again.
-        Err(error @ Failure::Ledger(_)) => {
-            tracing::error!(%error, "what is installed could not be noted; it is tried again");
-        }
-        Err(error) => return Err(error.into()),
-    }
+    install(&handle, &found).await?;
     let (commands, observed) = mpsc::channel(OBSERVATIONS_MAX);
     let troubles = reconcile::Troubles::default();
     let backends = backends(&config, &found);
     let pool = (found.node.clone(), found.unavailable.clone());
     let period = Duration::from_millis(config.leases.reconcile_ms);
+    let (serves, watched) = (serves(&found), handle.clone());
     let config = api::Config {
         connections,
         ..api_config(&config, found, troubles.clone())?
@@ -198,6 +195,7 @@ async fn run(
     );
     device.keep();
     tracing::info!(socket = %api.socket.display(), tcp = ?api.tcp, rest = ?api.rest, "ready");
+    service::ready(serves, watched, closing.clone());
 
     let ended = tokio::select! {
         ended = &mut owner => Some(ended),
@@ -206,6 +204,9 @@ async fn run(
     if let Some(Ok(Err(error))) = &ended {
         let why = std::error::Error::source(error).map(ToString::to_string);
         tracing::error!(%error, why, "ALARM: the daemon ends by itself; start it again");
+        service::stopping(&format!("ending by itself: {error}"));
+    } else {
+        service::stopping("stopping; leases and their limits stay");
     }
     // Nothing is revoked: leases outlive the daemon, and so do their limits.
     closing.cancel();
@@ -225,6 +226,41 @@ async fn run(
             format!("could not stop within {STOP_WITHIN:?}; what was acknowledged is in the ledger")
         })?;
     Ok(ended.context("the controller panicked")??)
+}
+
+/// What is installed is known before anybody can ask for it.
+async fn install(handle: &Handle, found: &Found) -> anyhow::Result<()> {
+    let installed = Command::Discovered {
+        node: found.node.clone().into(),
+        unavailable: found.unavailable.clone().into(),
+    };
+    match handle.run_patiently(installed).await {
+        Ok(_) => Ok(()),
+        // A full disk, say: leases are kept and given back all the same, and the reconciler tells it again.
+        Err(error @ Failure::Ledger(_)) => {
+            tracing::error!(%error, "what is installed could not be noted; it is tried again");
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the pool is, in one line.
+fn serves(found: &Found) -> String {
+    use evenkeel_core::node::{GpuBackend, PoolKind};
+    let node = &found.node;
+    let emulated = node.gpus.iter().any(|g| g.backend == GpuBackend::Emulated);
+    format!(
+        "serving cores: {} ({} kept for the system), GPUs: {}{}{}",
+        node.cores.len(),
+        node.reserved_cores.len(),
+        node.gpus.len(),
+        if emulated { " (EMULATED)" } else { "" },
+        match node.kind {
+            PoolKind::Local => "",
+            PoolKind::Synthetic => "; a synthetic pool, nothing is enforced",
+        },
+    )
 }
 
 /// The emulated device, where this start has started it. It ends with a start that fails, as nothing uses it yet; a daemon

@@ -1,12 +1,16 @@
 //! `evenkeeld backup` and `evenkeeld restore`, for a person at a terminal. What they do is in `ledger::backup`; no daemon
-//! is started and none is asked.
+//! is started and none is asked. Also what a package is made of: completions and man pages (`pages`).
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use clap_complete::Shell;
+use evenkeeld::config::Config;
 use evenkeeld::ledger::{self, Copied};
 
-/// What an admin does with the ledger; docs/backup.md says when, and how.
+use crate::pages;
+
+/// What an admin does without a running daemon; docs/backup.md says more of the ledger's copies.
 #[derive(Subcommand)]
 pub(crate) enum Tool {
     /// Copy the ledger, audit trail included, to a new file; a daemon may use it meanwhile.
@@ -22,9 +26,33 @@ pub(crate) enum Tool {
         #[arg(long)]
         forget_leases: bool,
     },
+    /// Print the completions of this command for a shell
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Write the man pages, that of the configuration too, into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder.
+        dir: PathBuf,
+    },
 }
 
-pub(crate) fn run(tool: &Tool, settings: ledger::Config) -> anyhow::Result<()> {
+impl Tool {
+    /// What needs no configuration, whatever is wrong with it; false: it does.
+    pub(crate) fn run_without(&self, command: clap::Command) -> anyhow::Result<bool> {
+        match self {
+            Self::Completions { shell } => pages::completions(command, *shell)?,
+            Self::Man { dir } => pages::man(command, dir)?,
+            Self::Backup { .. } | Self::Restore { .. } => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+pub(crate) fn run(tool: &Tool, config: &Config) -> anyhow::Result<()> {
+    let settings = crate::ledger_config(config);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -45,6 +73,7 @@ pub(crate) fn run(tool: &Tool, settings: ledger::Config) -> anyhow::Result<()> {
             }
             println!("start the daemon now: it gives every live lease one TTL to be renewed");
         }
+        Tool::Completions { .. } | Tool::Man { .. } => {} // run without a configuration
     }
     Ok(())
 }

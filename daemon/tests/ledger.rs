@@ -29,3 +29,5 @@ mod mount;
 mod refuse;
 #[path = "ledger/roundtrip.rs"]
 mod roundtrip;
+#[path = "ledger/upgrade.rs"]
+mod upgrade;

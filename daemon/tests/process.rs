@@ -19,3 +19,5 @@ mod doubt;
 mod helper;
 #[path = "process/kit.rs"]
 mod kit;
+#[path = "process/service.rs"]
+mod service;

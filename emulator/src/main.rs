@@ -11,7 +11,7 @@ mod cli;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 /// An emulated GPU: a process that keeps time like a GPU under NVIDIA MPS, for machines that have none.
@@ -34,6 +34,11 @@ enum Command {
     Probe(cli::probe::ProbeArguments),
     /// Measure what was asked of the emulated GPU, each figure in a row: what, asked, measured, holds.
     Accept(cli::accept::Accept),
+    /// Print the completions of this command for a shell.
+    Completions(cli::pages::Completions),
+    /// Write the man pages into a folder.
+    #[command(hide = true)]
+    Man(cli::pages::ManPages),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +54,8 @@ fn main() -> ExitCode {
         Command::List(list) => list.run(),
         Command::Probe(probe) => probe.run(),
         Command::Accept(accept) => accept.run(),
+        Command::Completions(completions) => completions.run(Arguments::command()),
+        Command::Man(man) => man.run(Arguments::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

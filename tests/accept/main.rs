@@ -73,6 +73,9 @@ enum Role {
     /// A server without a ledger: the ceiling of the transport (internal).
     #[command(hide = true)]
     Ceiling(load::CeilingArgs),
+    /// A daemon to come, with another schema (internal).
+    #[command(hide = true)]
+    Next(doors::NextArgs),
 }
 
 /// What the parts need to know.
@@ -93,6 +96,7 @@ async fn main() -> ExitCode {
         Some(Role::Late(late)) => bad::late(late).await,
         Some(Role::Stranger(stranger)) => bad::stranger(stranger).await,
         Some(Role::Ceiling(ceiling)) => load::ceiling(ceiling).await,
+        Some(Role::Next(next)) => doors::next(next).await,
         None => measure(&args).await,
     };
     match outcome {

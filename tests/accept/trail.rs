@@ -65,6 +65,24 @@ impl Trail {
         self.events.len()
     }
 
+    /// Whether the first so many events are those of another trail.
+    pub(crate) fn same_until(&self, other: &Self, events: usize) -> anyhow::Result<()> {
+        ensure!(
+            events <= self.len() && events <= other.len(),
+            "{} and {} events, and {events} were to be equal",
+            self.len(),
+            other.len()
+        );
+        let both = self.events.iter().zip(&other.events).take(events);
+        let differs = both.into_iter().position(|(a, b)| a != b);
+        ensure!(
+            differs.is_none(),
+            "event {} differs",
+            differs.map_or(0, |at| at + 1)
+        );
+        Ok(())
+    }
+
     /// How many events of a kind fulfil a condition.
     pub(crate) fn count(&self, kind: &str, which: impl Fn(&Value) -> bool) -> usize {
         let of_kind = self.events.iter().filter(|(k, _, _)| k == kind);

@@ -156,6 +156,11 @@ pub(crate) enum Command {
     Token(cmd::token::TokenArgs),
     /// See the whole loop on an emulated GPU
     Demo(DemoArgs),
+    /// Print the completions of this command for a shell
+    Completions(cmd::pages::CompletionsArgs),
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man(cmd::pages::ManArgs),
 }
 
 #[cfg(test)]

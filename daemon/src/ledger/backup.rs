@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use evenkeel_core::id::LeaseId;
@@ -18,7 +17,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tempfile::NamedTempFile;
 
 use super::open::{examine, integer, judge, make_folder, one_name, sniff, sqlite, take_lock};
-use super::{Config, OpenError, SCHEMA, beside, folder, load};
+use super::{Config, OpenError, SCHEMA, beside, folder, hand_over, load};
 
 /// Leases that are named in a refusal; the others are counted.
 const NAMED: usize = 10;
@@ -140,7 +139,7 @@ fn named(leases: &BTreeSet<LeaseId>) -> String {
 /// there is no new file.
 pub async fn back_up(config: &Config, to: &Path) -> Result<Copied, BackupError> {
     must_exist("ledger", &config.path)?;
-    sniff(&config.path)?;
+    sniff(&config.path, SCHEMA)?;
     let failed = |source| BackupError::Copy {
         path: to.to_owned(),
         source,
@@ -184,7 +183,7 @@ pub async fn restore(
             path: from.to_owned(),
         });
     }
-    sniff(from)?;
+    sniff(from, SCHEMA)?;
     make_folder(config.folder())?;
     config.path = one_name(&config)?;
     let _lock = take_lock(&config)?;
@@ -230,7 +229,7 @@ async fn read_only(path: &Path, still: bool) -> Result<SqliteConnection, OpenErr
 async fn judge_connected(path: &Path, conn: &mut SqliteConnection) -> Result<i64, OpenError> {
     let application = integer(path, conn, "application_id").await?;
     let schema = integer(path, conn, "user_version").await?;
-    judge(path, application, schema, false)?;
+    judge(path, application, schema, false, SCHEMA)?;
     Ok(schema)
 }
 
@@ -288,12 +287,7 @@ fn take_in(config: &Config, from: &Path) -> Result<NamedTempFile, BackupError> {
     let taken = || -> io::Result<NamedTempFile> {
         let mut part = NamedTempFile::new_in(folder)?;
         io::copy(&mut File::open(from)?, part.as_file_mut())?;
-        let owner = folder.metadata()?;
-        let own = part.as_file().metadata()?;
-        if (owner.uid(), owner.gid()) != (own.uid(), own.gid()) && nix::unistd::geteuid().is_root()
-        {
-            chown(part.path(), Some(owner.uid()), Some(owner.gid()))?;
-        }
+        hand_over(part.as_file(), folder)?;
         Ok(part)
     };
     taken().map_err(|source| BackupError::Copy {

@@ -23,10 +23,14 @@ mod open;
 mod place;
 mod read;
 mod rows;
+mod schema;
 mod sql;
 mod tables;
 mod write;
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,12 +40,13 @@ pub use error::{CommitError, HistoryError, OpenError};
 pub use fold::{Batch, NodeRows, fold};
 pub use history::{DECISIONS, EventRecord, History, PAGE_MAX, Page};
 pub use load::{Corrupt, load};
-pub use open::{Loaded, Opened, open};
+pub use open::{Loaded, Opened, open, open_with};
 pub use place::Misplaced;
 pub use rows::{
     CoreOwnerRow, EndedRow, EventRow, JobRow, LeaseGpuRow, LeaseRow, NodeRow, PointRow, RequestKey,
     RequestRow, SlotGpuRow, SlotRow, UnavailableGpuRow,
 };
+pub use schema::Schema;
 pub use tables::{Refusal, Tables};
 pub use write::Ledger;
 
@@ -102,4 +107,14 @@ fn folder(path: &Path) -> &Path {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     }
+}
+
+/// What root makes beside the ledger (a lock, a restored ledger) belongs to whoever owns the folder: the daemon, which may
+/// be another user.
+fn hand_over(file: &File, folder: &Path) -> io::Result<()> {
+    let (own, owner) = (file.metadata()?, folder.metadata()?);
+    if (own.uid(), own.gid()) == (owner.uid(), owner.gid()) || !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    fchown(file, Some(owner.uid()), Some(owner.gid()))
 }

@@ -13,17 +13,16 @@ use evenkeel_core::unit::Time;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::statfs;
-use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::migrate::MigrateError;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, SqliteConnection};
 
 use super::ballast::Ballast;
 use super::error::{CORRUPT, NOTADB, READONLY, primary};
 use super::read::{self, Rows};
+use super::schema::{BOOKKEEPING, Schema};
 use super::write::Ledger;
-use super::{APPLICATION_ID, Config, OpenError, SCHEMA, SQLITE_LEAST, load};
-
-static MIGRATOR: Migrator = sqlx::migrate!("../migrations");
+use super::{APPLICATION_ID, Config, OpenError, SQLITE_LEAST, hand_over, load};
 
 /// With less free space than this an error at the start is put down to it: SQLite's index of the write-ahead log,
 /// and what the first transactions add to that log.
@@ -62,16 +61,21 @@ pub struct Loaded {
 }
 
 /// Opens the ledger, creating it if there is none. The lock is held until the [`Ledger`] is dropped.
-pub async fn open(mut config: Config) -> Result<Opened, OpenError> {
+pub async fn open(config: Config) -> Result<Opened, OpenError> {
+    open_with(config, &Schema::ours()).await
+}
+
+/// The same as a daemon would whose schema this is: for tests of what an upgrade does.
+pub async fn open_with(mut config: Config, schema: &Schema) -> Result<Opened, OpenError> {
     make_folder(config.folder())?;
     config.path = one_name(&config)?;
     let lock = take_lock(&config)?;
     let warnings = judge_file_system(&config);
-    sniff(&config.path)?;
-    let (conn, rows) = match prepare(&config).await {
+    sniff(&config.path, schema.newest())?;
+    let (conn, rows) = match prepare(&config, schema).await {
         Err(error) if Ballast::of(&config).give_way(OPEN_NEEDS_BYTES) => {
             tracing::warn!(%error, "the disk of the ledger is full; it is opened on the ballast's space");
-            prepare(&config).await?
+            prepare(&config, schema).await?
         }
         done => done?,
     };
@@ -91,9 +95,9 @@ pub async fn open(mut config: Config) -> Result<Opened, OpenError> {
 }
 
 /// Connects, brings the schema up to date, reads all.
-async fn prepare(config: &Config) -> Result<(SqliteConnection, Rows), OpenError> {
+async fn prepare(config: &Config, schema: &Schema) -> Result<(SqliteConnection, Rows), OpenError> {
     let mut conn = connect(config).await?;
-    migrate(config, &mut conn).await?;
+    migrate(config, &mut conn, schema).await?;
     let rows = examine(config, &mut conn).await?;
     Ok((conn, rows))
 }
@@ -153,6 +157,8 @@ pub(super) fn take_lock(config: &Config) -> Result<Flock<File>, OpenError> {
             source,
         },
     })?;
+    // Where that fails, whoever cannot open it later says so.
+    let _ = hand_over(&file, config.folder());
     let mut pid = String::new();
     let _ = (&mut file).take(32).read_to_string(&mut pid);
     let mut lock =
@@ -202,7 +208,7 @@ fn judge_file_system(config: &Config) -> Vec<String> {
 
 /// Looks at the file's first 100 bytes before SQLite may write to it. (What an unfinished WAL says is asked
 /// again through SQLite.)
-pub(super) fn sniff(path: &Path) -> Result<(), OpenError> {
+pub(super) fn sniff(path: &Path, known: i64) -> Result<(), OpenError> {
     let mut header = [0; 100];
     let read = File::open(path).and_then(|mut file| file.read(&mut header));
     let length = match read {
@@ -232,22 +238,23 @@ pub(super) fn sniff(path: &Path) -> Result<(), OpenError> {
             header[at + 3],
         ]))
     };
-    judge(path, number(68), number(60), true)
+    judge(path, number(68), number(60), true, known)
 }
 
-/// Whether a file with this application id and schema is one that we may open.
+/// Whether a file with this application id and schema is one that we may open, who know schemas up to `known`.
 pub(super) fn judge(
     path: &Path,
     application: i64,
     schema: i64,
     is_empty: bool,
+    known: i64,
 ) -> Result<(), OpenError> {
     let path = path.to_owned();
     match application {
-        APPLICATION_ID if schema > SCHEMA => Err(OpenError::Newer {
+        APPLICATION_ID if schema > known => Err(OpenError::Newer {
             path,
             found: schema,
-            known: SCHEMA,
+            known,
         }),
         APPLICATION_ID => Ok(()),
         0 if is_empty => Ok(()),
@@ -355,21 +362,33 @@ pub(super) fn sqlite(path: &Path, source: sqlx::Error) -> OpenError {
 }
 
 /// Refuses foreign and newer files, backs an older one up, and brings its schema up to date.
-async fn migrate(config: &Config, conn: &mut SqliteConnection) -> Result<(), OpenError> {
+async fn migrate(
+    config: &Config,
+    conn: &mut SqliteConnection,
+    ours: &Schema,
+) -> Result<(), OpenError> {
     let failed = |e| sqlite(&config.path, e);
     let (application, schema) = (
         integer(&config.path, conn, "application_id").await?,
         integer(&config.path, conn, "user_version").await?,
     );
-    let objects: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema")
+    // A daemon that was killed in the first moment of a new ledger has left only the migrator's own table.
+    let objects: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE tbl_name <> ?")
+        .bind(BOOKKEEPING)
         .fetch_one(&mut *conn)
         .await
         .map_err(failed)?;
-    judge(&config.path, application, schema, objects == 0)?;
-    if objects > 0 && schema < SCHEMA {
+    judge(
+        &config.path,
+        application,
+        schema,
+        objects == 0,
+        ours.newest(),
+    )?;
+    if objects > 0 && schema < ours.newest() {
         back_up(config, conn, schema).await?;
     }
-    MIGRATOR.run(&mut *conn).await.map_err(|e| match e {
+    ours.apply(conn).await.map_err(|e| match e {
         // Damage shows at the first page that the migrator reads.
         MigrateError::Execute(e) | MigrateError::ExecuteMigration(e, _)
             if matches!(primary(&e), CORRUPT | NOTADB | READONLY) =>
@@ -466,15 +485,4 @@ pub(crate) async fn lock_as_another(config: &Config) -> Result<SqliteConnection,
     let locked = sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await;
     locked.map_err(|e| sqlite(&config.path, e))?;
     Ok(other)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_migration_is_the_schema_that_we_know() {
-        let newest = MIGRATOR.iter().map(|m| m.version).max();
-        assert_eq!(newest, Some(SCHEMA), "raise SCHEMA with each migration");
-    }
 }

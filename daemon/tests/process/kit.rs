@@ -53,6 +53,11 @@ impl Daemon {
         std::fs::read_to_string(self.dir().join("daemon.log")).unwrap_or_default()
     }
 
+    /// Starts it (again), and waits for nothing.
+    pub(crate) fn launch(&mut self, variables: &[(&str, &Path)]) {
+        self.child = Some(self.spawn(variables));
+    }
+
     /// Starts it (again) and waits until it answers.
     pub(crate) fn start(&mut self, variables: &[(&str, &Path)]) {
         let mut child = self.spawn(variables);

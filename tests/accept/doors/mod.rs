@@ -7,6 +7,8 @@ mod ratios;
 mod steady;
 mod strangers;
 
+pub(crate) use moved::{NextArgs, next};
+
 use crate::Run;
 use crate::row::Row;
 

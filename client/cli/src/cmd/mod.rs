@@ -10,6 +10,7 @@ pub(crate) mod explain;
 pub(crate) mod jobs;
 pub(crate) mod leases;
 pub(crate) mod node;
+pub(crate) mod pages;
 pub(crate) mod plan;
 pub(crate) mod rebalance;
 pub(crate) mod run;
@@ -45,6 +46,8 @@ pub(crate) async fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Cert(args) => cert::run(globals, args),
         Command::Token(args) => token::run(globals, &args),
         Command::Calibrate(args) => calibrate::run(globals, args).await,
+        Command::Completions(args) => pages::completions(args),
+        Command::Man(args) => pages::man(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

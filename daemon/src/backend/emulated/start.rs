@@ -2,9 +2,9 @@
 //! of its own and outlives the daemon: the contexts of workers must not end when the daemon does. Only a start that fails
 //! takes the device with it that it has started.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use evenkeel_gpu::socket_path;
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
@@ -145,9 +146,13 @@ pub fn ensure_served(config: &EmulatedConfig) -> Result<Served, StartError> {
         return Ok(Served { dir, started: None });
     }
     let mode = if config.multiuser { 0o755 } else { 0o700 };
-    let mut builder = DirBuilder::new();
-    let made = builder.recursive(true).mode(mode).create(&dir);
-    made.map_err(at("create", &dir))?;
+    if !dir.is_dir() {
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(mode).create(&dir);
+        // A service's umask is stricter than what other users need to come in.
+        let made = made.and_then(|()| fs::set_permissions(&dir, Permissions::from_mode(mode)));
+        made.map_err(at("create", &dir))?;
+    }
     let log = dir.join("device.log");
     let mut open = OpenOptions::new();
     let file = open.create(true).append(true).open(&log);
@@ -178,8 +183,12 @@ fn command(config: &EmulatedConfig, program: &Path, dir: &Path) -> Command {
         .arg(dir)
         .args(["--gpu", &config.model])
         .args(["--count", &config.count.to_string()])
-        // It belongs to no lease, whatever started the daemon, and keeps no directory busy.
+        // It belongs to no lease, whatever started the daemon, and keeps no directory busy. What the service manager
+        // waits for is the daemon's to say.
         .env_remove(LEASE_MARK)
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("WATCHDOG_PID")
+        .env_remove("WATCHDOG_USEC")
         .current_dir("/");
     if config.sms > 0 {
         command.args(["--sms", &config.sms.to_string()]);
@@ -232,14 +241,23 @@ fn program(config: &EmulatedConfig) -> PathBuf {
 
 #[allow(
     unsafe_code,
-    reason = "a session of its own takes a call between fork and exec"
+    reason = "a session of its own, and fewer rights, take calls between fork and exec"
 )]
 fn in_session_of_its_own(command: &mut Command) {
-    // SAFETY: setsid(2) is async-signal-safe, allocates nothing and touches no memory of ours. It cannot fail here:
-    // a process that was just forked leads no group.
+    // SAFETY: setsid(2) and prctl(2) are async-signal-safe, allocate nothing and touch no memory of ours. The first
+    // cannot fail here: a process that was just forked leads no group.
     unsafe {
         command.pre_exec(|| {
             nix::unistd::setsid()?;
+            // What a service manager lets the daemon do to other users' processes (`AmbientCapabilities=`) is not for a
+            // device that other users talk to. Fails only on a kernel that knows no such rights.
+            libc::prctl(
+                libc::PR_CAP_AMBIENT,
+                libc::PR_CAP_AMBIENT_CLEAR_ALL,
+                0,
+                0,
+                0,
+            );
             Ok(())
         });
     }
