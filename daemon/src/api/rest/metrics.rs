@@ -70,7 +70,7 @@ fn recorder() -> Option<PrometheusHandle> {
 }
 
 /// What the daemon counts: name, and what it is. A test holds that nothing is counted that is not here.
-const COUNTERS: [(&str, &str); 13] = [
+const COUNTERS: [(&str, &str); 15] = [
     (
         "evenkeel_requests_total",
         "gRPC requests by service and method.",
