@@ -7,7 +7,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # The steps of a target come one after the other: cargo is parallel by itself, and logs stay readable.
 .NOTPARALLEL:
-.PHONY: help deps build demo test check fmt fmt-check clippy buf alerts deny audit accept bench lint clean
+.PHONY: help deps build demo test check fmt fmt-check clippy buf alerts deny audit accept bench bench-leases peers lint clean
 
 # What follows the command: `make demo ARGS="--seed 3"`, `make test ARGS="lease"`.
 ARGS ?=
@@ -75,10 +75,18 @@ audit: ## compare the dependencies with the published advisories (needs the netw
 	cargo deny --log-level warn check advisories
 
 accept: build ## measure the figures that were asked for: PART=main, doors, doors.4, … or all
-	cargo run --release $(LOCKED) -p evenkeel-tests --bin accept -- --part $(PART) $(ARGS)
+	cargo build --release $(LOCKED) --bin bench-leases --bin accept
+	@$(TARGET_DIR)/release/accept --part $(PART) $(ARGS)
 
-bench: deps ## run the benchmarks
+bench: deps ## run the benchmarks of single functions
 	cargo bench $(LOCKED) -p evenkeel-bench $(ARGS)
+
+bench-leases: build ## measure leases beside etcd, Redis and PostgreSQL: about half an hour; ARGS=--short
+	cargo build --release $(LOCKED) --bin bench-leases
+	@$(TARGET_DIR)/release/bench-leases $(ARGS)
+
+peers: ## install etcd, Redis and PostgreSQL for it (Debian, as root); their services stay off
+	@scripts/peers.sh
 
 clean: ## remove what was built
 	cargo clean

@@ -339,3 +339,68 @@ async fn one_of_open(
     work.finish().await?;
     Ok(figures)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Something that takes so long each time.
+    struct Slow(Duration);
+
+    #[tonic::async_trait]
+    impl Work for Slow {
+        async fn once(&mut self) -> anyhow::Result<Done> {
+            tokio::time::sleep(self.0).await;
+            Ok(Done {
+                ops: 1,
+                lost: 0,
+                grant: true,
+            })
+        }
+    }
+
+    const TIMES: Times = Times {
+        warm_up: Duration::from_millis(50),
+        span: Duration::from_millis(400),
+    };
+
+    #[tokio::test]
+    async fn an_open_loop_charges_a_slow_server_for_those_that_wait() {
+        // One connection, 20 ms an answer, an arrival every 10 ms: half of them go, and the queue grows.
+        let slow = || -> Vec<Box<dyn Work>> { vec![Box::new(Slow(Duration::from_millis(20)))] };
+        let usage = Usage::default;
+        let figures = open(slow(), 100.0, TIMES, 7, &usage).await.unwrap();
+        assert!(figures.ops > 0);
+        assert!(figures.per_second() < 60.0, "{}", figures.per_second());
+        let waited = figures.latency().max_ms;
+        assert!(waited > 100.0, "the last arrival waited {waited} ms only");
+        // A closed loop sees nothing of that: it does not ask while it waits.
+        let figures = closed(slow(), TIMES, &usage).await.unwrap();
+        assert!(figures.latency().p50_ms < 100.0);
+    }
+
+    #[test]
+    fn arrivals_come_at_their_rate_and_the_same_for_all() {
+        let times = |seed| {
+            let (send, mut due) = mpsc::unbounded_channel();
+            let start = Instant::now();
+            arrive(
+                &send,
+                5_000.0,
+                start,
+                start + Duration::from_millis(200),
+                seed,
+            );
+            drop(send);
+            let mut all = Vec::new();
+            while let Ok(at) = due.try_recv() {
+                all.push(at - start);
+            }
+            all
+        };
+        let all = times(1);
+        assert!((800..1_200).contains(&all.len()), "{}", all.len());
+        assert_eq!(all, times(1));
+        assert_ne!(all, times(2));
+    }
+}

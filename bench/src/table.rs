@@ -183,3 +183,54 @@ fn servers(out: &mut String, report: &Report) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(kind: Kind, per_second: f64) -> Found {
+        let point = Point {
+            size: COMPARED_AT,
+            per_second,
+            ..Point::default()
+        };
+        Found {
+            closed: vec![point],
+            ..Found::new(kind)
+        }
+    }
+
+    #[test]
+    fn who_is_ahead_is_said_with_the_reason_and_who_is_missing_with_his_name() {
+        let mut missing = Found::new(Kind::PostgresSkip);
+        missing.skipped = "it is not installed".into();
+        let report = Report {
+            machine: "a machine".into(),
+            short: false,
+            seconds: 5.0,
+            repeats: 1,
+            notes: vec![],
+            peers: vec![
+                found(Kind::EvenkeelUnix, 100.0),
+                found(Kind::Redis, 400.0),
+                found(Kind::EtcdDisjoint, 20.0),
+                missing,
+            ],
+        };
+        let table = markdown(&report);
+        let redis = format!(
+            "| Redis | 0.25 ×, it is ahead | – | {} |",
+            Kind::Redis.less()
+        );
+        assert!(table.contains(&redis), "{table}");
+        assert!(
+            table.contains("| etcd, disjoint keys | 5.00 × |"),
+            "{table}"
+        );
+        assert!(
+            table.contains("Skipped: PostgreSQL, SKIP LOCKED: it is not installed."),
+            "{table}"
+        );
+        assert!(!table.contains("| PostgreSQL"), "{table}");
+    }
+}
