@@ -11,6 +11,7 @@ pub mod bare;
 pub mod idle;
 pub mod load;
 pub mod machine;
+pub mod off;
 pub mod peers;
 pub mod plot;
 pub mod report;

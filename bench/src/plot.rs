@@ -18,6 +18,7 @@ const fn style(kind: Kind) -> (&'static str, &'static str) {
         Kind::EvenkeelUnix => ("#0072b2", ""),
         Kind::EvenkeelTcp => ("#0072b2", "6 3"),
         Kind::EvenkeelTls => ("#0072b2", "2 3"),
+        Kind::EvenkeelOff => ("#56b4e9", ""),
         Kind::EvenkeelBare => ("#999999", "2 3"),
         Kind::EtcdOne => ("#d55e00", "6 3"),
         Kind::EtcdDisjoint => ("#d55e00", ""),

@@ -1,4 +1,4 @@
-//! Evenkeel itself, through each of its doors; and the same wire with the ledger switched off.
+//! Evenkeel itself, through each of its doors; the same with the ledger switched off; and the wire alone.
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -83,10 +83,9 @@ struct Evenkeel {
 
 pub(super) async fn start(door: Door, base: &Path) -> anyhow::Result<Started> {
     let dir = folder(base, "evenkeel")?;
-    let socket = dir.path().join("evenkeeld.sock");
     let port = free_port()?;
     let (listen, address) = match door {
-        Door::Unix => (String::new(), Address::Unix(socket.clone())),
+        Door::Unix => (String::new(), Address::Unix(socket(dir.path()))),
         Door::Tcp => (
             format!("tcp = \"127.0.0.1:{port}\"\ninsecure_tcp = true\n"),
             Address::Tcp(port),
@@ -96,32 +95,61 @@ pub(super) async fn start(door: Door, base: &Path) -> anyhow::Result<Started> {
             None => return Ok(Started::Skipped("this build has no TLS".into())),
         },
     };
-    let config = dir.path().join("evenkeeld.toml");
-    let ledger = dir.path().join("ledger").join("ledger.db");
-    let text = format!(
-        "{POOL}[ledger]\npath = {ledger:?}\n[listen]\nsocket = {socket:?}\nrest = \"\"\n{listen}"
-    );
-    fs::write(&config, text)?;
+    let config = configure(dir.path(), &listen)?;
     let recipe = Recipe {
         program: beside("evenkeeld")?,
-        args: vec!["--config".into(), config.display().to_string()],
+        args: vec!["--config".into(), config],
         user: None,
     };
     let version = version(&recipe.program);
     up(Server::start(dir, recipe)?, address, version).await
 }
 
-/// The server without a ledger is this program itself, in a process of its own.
+fn socket(dir: &Path) -> PathBuf {
+    dir.join("evenkeeld.sock")
+}
+
+/// Writes the configuration; where it is.
+fn configure(dir: &Path, listen: &str) -> anyhow::Result<String> {
+    let config = dir.join("evenkeeld.toml");
+    let ledger = dir.join("ledger").join("ledger.db");
+    let socket = socket(dir);
+    let text = format!(
+        "{POOL}[ledger]\npath = {ledger:?}\n[listen]\nsocket = {socket:?}\nrest = \"\"\n{listen}"
+    );
+    fs::write(&config, text)?;
+    Ok(config.display().to_string())
+}
+
+/// The daemon's parts without what makes them durable: this program itself, in a process of its own.
+pub(super) async fn start_off(base: &Path) -> anyhow::Result<Started> {
+    let dir = folder(base, "off")?;
+    let config = configure(dir.path(), "")?;
+    let address = Address::Unix(socket(dir.path()));
+    itself(dir, "off", config, address).await
+}
+
+/// The wire with nothing behind it: likewise.
 pub(super) async fn start_bare(base: &Path) -> anyhow::Result<Started> {
     let dir = folder(base, "bare")?;
     let socket = dir.path().join("bare.sock");
+    let path = socket.display().to_string();
+    itself(dir, "bare", path, Address::Unix(socket)).await
+}
+
+async fn itself(
+    dir: tempfile::TempDir,
+    role: &str,
+    argument: String,
+    address: Address,
+) -> anyhow::Result<Started> {
     let recipe = Recipe {
         program: beside("bench-leases")?,
-        args: vec!["bare".into(), socket.display().to_string()],
+        args: vec![role.to_owned(), argument],
         user: None,
     };
-    let version = format!("{} (bare)", version(&recipe.program));
-    up(Server::start(dir, recipe)?, Address::Unix(socket), version).await
+    let version = format!("{} ({role})", version(&recipe.program));
+    up(Server::start(dir, recipe)?, address, version).await
 }
 
 async fn up(mut server: Server, address: Address, version: String) -> anyhow::Result<Started> {

@@ -82,7 +82,9 @@ pub enum Kind {
     EvenkeelTcp,
     /// The daemon over TCP with mutual TLS.
     EvenkeelTls,
-    /// The same wire with nothing behind it.
+    /// The daemon's own parts with a ledger that writes nothing, on a Unix socket.
+    EvenkeelOff,
+    /// The same wire with nothing behind it, on a Unix socket.
     EvenkeelBare,
     /// etcd, all clients on one pool.
     EtcdOne,
@@ -98,10 +100,11 @@ pub enum Kind {
 
 impl Kind {
     /// All, in the table's order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::EvenkeelUnix,
         Self::EvenkeelTcp,
         Self::EvenkeelTls,
+        Self::EvenkeelOff,
         Self::EvenkeelBare,
         Self::EtcdOne,
         Self::EtcdDisjoint,
@@ -116,7 +119,8 @@ impl Kind {
             Self::EvenkeelUnix => "Evenkeel, Unix socket",
             Self::EvenkeelTcp => "Evenkeel, TCP",
             Self::EvenkeelTls => "Evenkeel, TCP with mutual TLS",
-            Self::EvenkeelBare => "Evenkeel, ledger off",
+            Self::EvenkeelOff => "Evenkeel, ledger off",
+            Self::EvenkeelBare => "the wire alone",
             Self::EtcdOne => "etcd, one key",
             Self::EtcdDisjoint => "etcd, disjoint keys",
             Self::Redis => "Redis",
@@ -133,7 +137,7 @@ impl Kind {
 
     /// Whether it keeps anything that a crash could lose.
     pub const fn is_durable(self) -> bool {
-        !matches!(self, Self::EvenkeelBare)
+        !matches!(self, Self::EvenkeelOff | Self::EvenkeelBare)
     }
 
     /// What it does less than the daemon, or differently.
@@ -144,6 +148,9 @@ impl Kind {
             }
             Self::EvenkeelTcp => "the same; the caller is not known by its user",
             Self::EvenkeelTls => "the same; both sides show certificates",
+            Self::EvenkeelOff => {
+                "the same build, of which nothing is on the disk: what durability costs"
+            }
             Self::EvenkeelBare => {
                 "remembers nothing and decides nothing: the ceiling of wire and libraries"
             }
@@ -180,6 +187,7 @@ pub async fn start(kind: Kind, base: &Path) -> anyhow::Result<Started> {
         Kind::EvenkeelUnix => evenkeel::start(evenkeel::Door::Unix, base).await,
         Kind::EvenkeelTcp => evenkeel::start(evenkeel::Door::Tcp, base).await,
         Kind::EvenkeelTls => evenkeel::start(evenkeel::Door::Tls, base).await,
+        Kind::EvenkeelOff => evenkeel::start_off(base).await,
         Kind::EvenkeelBare => evenkeel::start_bare(base).await,
         Kind::EtcdOne => etcd::start(1, base).await,
         Kind::EtcdDisjoint => etcd::start(POOLS, base).await,

@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use evenkeel_bench::load::Times;
 use evenkeel_bench::peers::Kind;
 use evenkeel_bench::report::Report;
-use evenkeel_bench::{bare, machine, plot, table};
+use evenkeel_bench::{bare, machine, off, plot, table};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::measure::Run;
@@ -71,11 +71,17 @@ struct Args {
 /// Processes that the benchmark starts itself.
 #[derive(Subcommand)]
 enum Role {
-    /// The same wire without a ledger (internal).
+    /// The wire with nothing behind it (internal).
     #[command(hide = true)]
     Bare {
         /// Where it listens.
         socket: PathBuf,
+    },
+    /// The daemon with a ledger that writes nothing (internal).
+    #[command(hide = true)]
+    Off {
+        /// Its configuration.
+        config: PathBuf,
     },
 }
 
@@ -138,6 +144,7 @@ async fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match &args.role {
         Some(Role::Bare { socket }) => bare::serve(socket).await,
+        Some(Role::Off { config }) => off::serve(config).await,
         None => whole(&args).await,
     };
     match outcome {
