@@ -1,6 +1,7 @@
 //! The load generator. A *closed loop* asks for the next thing when the last is answered, and finds the most that goes;
 //! an *open loop* works off a schedule that the server does not slow down, and takes each latency from when the request
 //! was due: a server that stalls is charged for everything that it keeps waiting (no coordinated omission).
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,6 @@ use crate::peers::{Client, Held, Renewer};
 use crate::report::Latency;
 use crate::usage::Usage;
 
-/// Leases that one message renews.
-pub const MESSAGE: usize = 10;
-
 /// What one thing was.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
@@ -25,6 +23,8 @@ pub struct Done {
     pub lost: u64,
     /// It was a grant.
     pub grant: bool,
+    /// When it was asked for, where that was before the call that ended it.
+    pub since: Option<Instant>,
 }
 
 /// Something that is done again and again over one connection.
@@ -65,8 +65,8 @@ impl Work for Turns {
         }
         Ok(Done {
             ops: 1,
-            lost: 0,
             grant,
+            ..Done::default()
         })
     }
     async fn finish(&mut self) -> anyhow::Result<()> {
@@ -80,36 +80,68 @@ impl Work for Turns {
     }
 }
 
-/// A process that renews its leases, ten a message, one message after the other.
+/// How leases are renewed.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewing {
+    /// Connections that share the live leases.
+    pub connections: usize,
+    /// Leases that one message renews.
+    pub message: usize,
+    /// Messages under way on each connection.
+    pub window: usize,
+}
+
+/// A process that renews its leases in turn, some messages ahead of their answers.
 pub struct Beats {
     renewer: Box<dyn Renewer>,
     messages: Vec<Vec<Held>>,
     next: usize,
+    window: usize,
+    sent: VecDeque<(Instant, u64)>,
 }
 
 impl Beats {
     /// These leases, over this connection.
-    pub fn new(renewer: Box<dyn Renewer>, leases: &[Held]) -> Self {
+    pub fn new(renewer: Box<dyn Renewer>, leases: &[Held], how: Renewing) -> Self {
+        let messages = leases.chunks(how.message.max(1));
         Self {
             renewer,
-            messages: leases.chunks(MESSAGE).map(<[Held]>::to_vec).collect(),
+            messages: messages.map(<[Held]>::to_vec).collect(),
             next: 0,
+            window: how.window.max(1),
+            sent: VecDeque::new(),
         }
+    }
+
+    async fn answered(&mut self) -> anyhow::Result<Done> {
+        let (since, leases) = self.sent.pop_front().context("nothing is under way")?;
+        let ops = self.renewer.answered().await?;
+        Ok(Done {
+            ops,
+            lost: leases - ops,
+            grant: false,
+            since: Some(since),
+        })
     }
 }
 
 #[tonic::async_trait]
 impl Work for Beats {
     async fn once(&mut self) -> anyhow::Result<Done> {
-        let at = self.next % self.messages.len().max(1);
-        self.next += 1;
-        let message = self.messages.get(at).context("no lease to renew")?;
-        let ops = self.renewer.renew(message).await?;
-        Ok(Done {
-            ops,
-            lost: message.len() as u64 - ops,
-            grant: false,
-        })
+        while self.sent.len() < self.window {
+            let at = self.next % self.messages.len().max(1);
+            self.next += 1;
+            let message = self.messages.get(at).context("no lease to renew")?;
+            self.sent.push_back((Instant::now(), message.len() as u64));
+            self.renewer.send(message).await?;
+        }
+        self.answered().await
+    }
+    async fn finish(&mut self) -> anyhow::Result<()> {
+        while !self.sent.is_empty() {
+            self.answered().await?;
+        }
+        Ok(())
     }
 }
 
@@ -117,6 +149,8 @@ impl Work for Beats {
 pub struct Figures {
     /// Operations that ended in the measured time.
     pub ops: u64,
+    /// Arrivals in it, where there was a schedule.
+    pub arrived: u64,
     /// Renewals that did not count.
     pub lost: u64,
     /// Tries beyond the first.
@@ -135,6 +169,7 @@ impl Figures {
     fn new(span: Duration) -> anyhow::Result<Self> {
         Ok(Self {
             ops: 0,
+            arrived: 0,
             lost: 0,
             retries: 0,
             span,
@@ -148,6 +183,7 @@ impl Figures {
     /// Counts what is done in time; the latency is recorded in any case.
     fn record(&mut self, since: Instant, end: Instant, done: Done) -> anyhow::Result<()> {
         let now = Instant::now();
+        let since = done.since.unwrap_or(since);
         let micros = u64::try_from(now.saturating_duration_since(since).as_micros())?;
         self.all.record(micros)?;
         if done.grant {
@@ -271,7 +307,7 @@ pub async fn open(
     // A thread of its own: the runtime's timer goes by milliseconds, and would be measured instead of the server.
     let clock = std::thread::Builder::new()
         .name("arrivals".into())
-        .spawn(move || arrive(&send, arrivals_per_second, start, end, seed))?;
+        .spawn(move || arrive(&send, arrivals_per_second, [start, begin, end], seed))?;
     let mut tasks = tokio::task::JoinSet::new();
     for work in works {
         tasks.spawn(one_of_open(work, due.clone(), [begin, end, give_up]));
@@ -292,30 +328,31 @@ pub async fn open(
     Ok(all)
 }
 
-/// Sends each arrival when it is due, as the time at which it was.
+/// Sends each arrival when it is due, as the time at which it was; how many were due from `begin` on.
 fn arrive(
     send: &mpsc::UnboundedSender<Instant>,
     per_second: f64,
-    start: Instant,
-    end: Instant,
+    [start, begin, end]: [Instant; 3],
     seed: u64,
-) {
+) -> u64 {
     let mut random = rand::rngs::SmallRng::seed_from_u64(seed);
     let mut due = start;
+    let mut counted = 0;
     loop {
         // Gaps of a Poisson process are exponential.
         let gap = -(1.0 - random.random::<f64>()).ln() / per_second;
         due += Duration::from_secs_f64(gap);
         if due >= end {
-            return;
+            return counted;
         }
         let wait = due.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
             std::thread::sleep(wait);
         }
         if send.send(due).is_err() {
-            return; // the clients have met an error
+            return counted; // the clients have met an error
         }
+        counted += u64::from(due >= begin);
     }
 }
 
@@ -353,8 +390,8 @@ mod tests {
             tokio::time::sleep(self.0).await;
             Ok(Done {
                 ops: 1,
-                lost: 0,
                 grant: true,
+                ..Done::default()
             })
         }
     }
@@ -384,18 +421,14 @@ mod tests {
         let times = |seed| {
             let (send, mut due) = mpsc::unbounded_channel();
             let start = Instant::now();
-            arrive(
-                &send,
-                5_000.0,
-                start,
-                start + Duration::from_millis(200),
-                seed,
-            );
+            let end = start + Duration::from_millis(200);
+            let counted = arrive(&send, 5_000.0, [start, start, end], seed);
             drop(send);
             let mut all = Vec::new();
             while let Ok(at) = due.try_recv() {
                 all.push(at - start);
             }
+            assert_eq!(counted, all.len() as u64);
             all
         };
         let all = times(1);

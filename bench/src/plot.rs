@@ -51,10 +51,7 @@ pub fn svg(report: &Report) -> String {
     });
     let tail = lines(|p| {
         // A rate that was not kept up with has no latency: it grows as long as one looks.
-        let kept = p
-            .open
-            .iter()
-            .filter(|p| p.per_second >= 0.97 * p.asked_per_second);
+        let kept = p.open.iter().filter(|p| p.keeps_up());
         kept.map(|p| (p.asked_per_second, p.latency.p99_ms))
             .collect()
     });

@@ -41,7 +41,9 @@ pub struct Point {
     pub size: usize,
     /// Arrivals a second that were asked for; 0 in a closed loop.
     pub asked_per_second: f64,
-    /// Operations a second (renewals a second).
+    /// Those that really arrived: a Poisson process is as it falls. 0 in a closed loop.
+    pub arrived_per_second: f64,
+    /// Operations a second (renewals a second), answered in the measured time.
     pub per_second: f64,
     /// Of operations; of messages of ten renewals.
     pub latency: Latency,
@@ -59,6 +61,16 @@ pub struct Point {
     pub busy_percent: f64,
     /// The rates of all repeats.
     pub runs: Vec<f64>,
+}
+
+/// Whoever keeps up with arrivals answers so much of them in time.
+const KEEPS_UP: f64 = 0.97;
+
+impl Point {
+    /// Whether an open loop's arrivals were answered in time.
+    pub fn keeps_up(&self) -> bool {
+        self.per_second >= KEEPS_UP * self.arrived_per_second
+    }
 }
 
 /// After SIGKILL under load.
@@ -125,7 +137,11 @@ pub struct Report {
     pub seconds: f64,
     /// Of each, so many; the median counts.
     pub repeats: usize,
-    /// What a reader has to know: a machine that was not idle.
+    /// Connections, leases a message and messages under way of renewals, in words.
+    pub renewing: String,
+    /// Repeats before which the machine was not idle.
+    pub busy: Vec<String>,
+    /// What else a reader has to know.
     pub notes: Vec<String>,
     /// All peers that were asked for.
     pub peers: Vec<Found>,

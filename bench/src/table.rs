@@ -19,6 +19,10 @@ pub fn markdown(report: &Report) -> String {
          repeat); an operation is a grant or a release, durable before it is answered.\n",
         report.seconds, report.repeats
     );
+    if !report.busy.is_empty() {
+        let busy = report.busy.join("; ");
+        let _ = writeln!(out, "**The machine was not idle before: {busy}.**\n");
+    }
     for note in &report.notes {
         let _ = writeln!(out, "{note}\n");
     }
@@ -118,8 +122,8 @@ fn renewals(out: &mut String, report: &Report) {
     if measured(report).all(|p| p.renewals.is_empty()) {
         return;
     }
-    *out += "### Renewals, ten leases a message, 100 connections\n\n\
-        | peer | live leases | renewals/s | p50 ms | p99 ms | p99.9 ms | lost | server CPU µs/renewal |\n\
+    let _ = writeln!(out, "### Renewals: {}\n", report.renewing);
+    *out += "| peer | live leases | renewals/s | p50 ms | p99 ms | p99.9 ms | lost | server CPU µs/renewal |\n\
         |---|---|---|---|---|---|---|---|\n";
     for peer in measured(report) {
         for p in &peer.renewals {
@@ -143,14 +147,15 @@ fn open(out: &mut String, report: &Report) {
         return;
     }
     *out += "### Latency at a fixed rate (open loop, from when each was due)\n\n\
-        | peer | arrivals/s | answered/s | p50 ms | p99 ms | p99.9 ms |\n|---|---|---|---|---|---|\n";
+        | peer | asked/s | arrived/s | answered in time/s | p50 ms | p99 ms | p99.9 ms |\n|---|---|---|---|---|---|---|\n";
     for peer in measured(report) {
         for p in &peer.open {
             let _ = writeln!(
                 out,
-                "| {} | {:.0} | {:.0} | {} |",
+                "| {} | {:.0} | {:.0} | {:.0} | {} |",
                 peer.kind.name(),
                 p.asked_per_second,
+                p.arrived_per_second,
                 p.per_second,
                 latencies(p)
             );
@@ -209,6 +214,8 @@ mod tests {
             short: false,
             seconds: 5.0,
             repeats: 1,
+            renewing: String::new(),
+            busy: vec![],
             notes: vec![],
             peers: vec![
                 found(Kind::EvenkeelUnix, 100.0),

@@ -1,5 +1,6 @@
 //! etcd: a lease of its own for each grant, and one transaction that compares the pool's counters with what was read
 //! (by their revision), writes them less what is taken, and puts the lease's key.
+use std::collections::VecDeque;
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
@@ -18,6 +19,8 @@ use pb::lease_client::LeaseClient;
 
 /// etcd's keep-alive has no number for "gone": the answer's TTL is zero then.
 const GONE: i64 = 0;
+/// Requests that wait to be written to a stream.
+const WAITING: usize = 64;
 
 struct Etcd {
     server: Server,
@@ -157,13 +160,18 @@ impl Peer for Etcd {
     }
     async fn renewer(&self) -> anyhow::Result<Box<dyn Renewer>> {
         let mut leases = LeaseClient::new(connect(&self.uri).await?);
-        let (send, outgoing) = mpsc::channel(crate::load::MESSAGE);
+        let (send, outgoing) = mpsc::channel(WAITING);
         // Its answer's headers come with the first answer, so the first request has to be on its way.
         send.send(pb::LeaseKeepAliveRequest { id: 0 }).await?;
         let answers = leases.lease_keep_alive(ReceiverStream::new(outgoing));
         let mut answers = answers.await?.into_inner();
         answers.message().await?;
-        Ok(Box::new(KeepAlive { send, answers }))
+        let sent = VecDeque::new();
+        Ok(Box::new(KeepAlive {
+            send,
+            answers,
+            sent,
+        }))
     }
     async fn present(&self, leases: &[Held]) -> anyhow::Result<usize> {
         let mut kv = KvClient::new(connect(&self.uri).await?);
@@ -266,19 +274,25 @@ impl Client for Leases {
 struct KeepAlive {
     send: mpsc::Sender<pb::LeaseKeepAliveRequest>,
     answers: tonic::Streaming<pb::LeaseKeepAliveResponse>,
+    /// Leases of the messages that are under way.
+    sent: VecDeque<usize>,
 }
 
 #[tonic::async_trait]
 impl Renewer for KeepAlive {
     /// Its message holds one lease: they go out together, and are answered one by one.
-    async fn renew(&mut self, leases: &[Held]) -> anyhow::Result<u64> {
+    async fn send(&mut self, leases: &[Held]) -> anyhow::Result<()> {
         for lease in leases {
             let id = i64::try_from(lease.id)?;
             let sent = self.send.send(pb::LeaseKeepAliveRequest { id }).await;
             sent.context("etcd closed the stream")?;
         }
+        self.sent.push_back(leases.len());
+        Ok(())
+    }
+    async fn answered(&mut self) -> anyhow::Result<u64> {
         let mut renewed = 0;
-        for _ in leases {
+        for _ in 0..self.sent.pop_front().unwrap_or(0) {
             let answer = self.answers.message().await?;
             let answer = answer.context("etcd ended the stream")?;
             renewed += u64::from(answer.ttl > GONE);

@@ -64,6 +64,9 @@ leases = 100000
 level = "warn"
 "#;
 
+/// Frames that wait to be written.
+const FRAMES: usize = 8;
+
 /// A program of ours, beside this one.
 fn beside(name: &str) -> anyhow::Result<PathBuf> {
     let me = std::env::current_exe().context("cannot tell where this program is")?;
@@ -168,7 +171,7 @@ impl Peer for Evenkeel {
     }
     async fn renewer(&self) -> anyhow::Result<Box<dyn Renewer>> {
         let mut client = LeaseServiceClient::new(self.address.connect().await?);
-        let (frames, outgoing) = mpsc::channel(1);
+        let (frames, outgoing) = mpsc::channel(FRAMES);
         let answers = client.session(ReceiverStream::new(outgoing)).await?;
         let answers = answers.into_inner();
         Ok(Box::new(Session { frames, answers }))
@@ -233,7 +236,7 @@ struct Session {
 
 #[tonic::async_trait]
 impl Renewer for Session {
-    async fn renew(&mut self, leases: &[Held]) -> anyhow::Result<u64> {
+    async fn send(&mut self, leases: &[Held]) -> anyhow::Result<()> {
         let lease = |l: &Held| pb::LeaseRef {
             lease_id: l.id,
             fence: l.key,
@@ -243,7 +246,9 @@ impl Renewer for Session {
             ..Default::default()
         };
         let sent = self.frames.send(frame).await;
-        sent.context("the daemon closed the stream")?;
+        sent.context("the daemon closed the stream")
+    }
+    async fn answered(&mut self) -> anyhow::Result<u64> {
         loop {
             let answer = self.answers.message().await?;
             let answer = answer.context("the daemon ended the stream")?;

@@ -53,8 +53,10 @@ pub trait Client: Send {
 /// A connection that renews.
 #[tonic::async_trait]
 pub trait Renewer: Send {
-    /// Renews these in one message; how many counted.
-    async fn renew(&mut self, leases: &[Held]) -> anyhow::Result<u64>;
+    /// Sends one message that renews these.
+    async fn send(&mut self, leases: &[Held]) -> anyhow::Result<()>;
+    /// The answer to the oldest message that has none; how many of its renewals counted.
+    async fn answered(&mut self) -> anyhow::Result<u64>;
 }
 
 /// A server that serves.

@@ -1,11 +1,14 @@
 //! PostgreSQL: a row per pool whose CHECKs keep its counters above zero, and a row per lease. A grant takes the first
 //! pool with room that nobody has locked (SKIP LOCKED), as its job queues do; a release gives back. Each is one
 //! statement and one durable transaction. Over its Unix socket.
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 use nix::unistd::{Gid, Uid, User};
+use tokio::task::JoinHandle;
 use tokio_postgres::{Config, NoTls, Statement};
 
 use super::{
@@ -175,9 +178,12 @@ impl Peer for Postgres {
         }))
     }
     async fn renewer(&self) -> anyhow::Result<Box<dyn Renewer>> {
-        let client = connect(&self.socket_dir).await?;
-        let renew = client.prepare(RENEW).await?;
-        Ok(Box::new(Updates { client, renew }))
+        let client = Arc::new(connect(&self.socket_dir).await?);
+        Ok(Box::new(Updates {
+            renew: client.prepare(RENEW).await?,
+            client,
+            sent: VecDeque::new(),
+        }))
     }
     async fn present(&self, leases: &[Held]) -> anyhow::Result<usize> {
         let client = connect(&self.socket_dir).await?;
@@ -235,18 +241,23 @@ impl Client for Leases {
 }
 
 struct Updates {
-    client: tokio_postgres::Client,
+    client: Arc<tokio_postgres::Client>,
     renew: Statement,
+    sent: VecDeque<JoinHandle<Result<u64, tokio_postgres::Error>>>,
 }
 
 #[tonic::async_trait]
 impl Renewer for Updates {
-    async fn renew(&mut self, leases: &[Held]) -> anyhow::Result<u64> {
+    async fn send(&mut self, leases: &[Held]) -> anyhow::Result<()> {
         let ttl_ms = TTL.as_secs_f64() * 1e3;
-        let renewed = self
-            .client
-            .execute(&self.renew, &[&ids(leases), &ttl_ms])
-            .await?;
-        Ok(renewed)
+        let (client, renew, ids) = (self.client.clone(), self.renew.clone(), ids(leases));
+        // The library sends when it is polled; polled side by side, its statements are pipelined.
+        let under_way = async move { client.execute(&renew, &[&ids, &ttl_ms]).await };
+        self.sent.push_back(tokio::spawn(under_way));
+        Ok(())
+    }
+    async fn answered(&mut self) -> anyhow::Result<u64> {
+        let oldest = self.sent.pop_front().context("nothing is under way")?;
+        Ok(oldest.await??)
     }
 }

@@ -1,6 +1,7 @@
 //! Redis with `appendfsync always`: one script checks and takes the pool's counters and sets the lease's key with its
 //! life; another gives them back. Over its Unix socket, with commands that are written and read straight: the client
 //! is as light as one can be.
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
@@ -189,6 +190,7 @@ impl Peer for Redis {
         Ok(Box::new(Expiries {
             wire: Wire::connect(&self.socket).await?,
             ttl_ms: TTL.as_millis().to_string(),
+            sent: VecDeque::new(),
         }))
     }
     async fn present(&self, leases: &[Held]) -> anyhow::Result<usize> {
@@ -243,18 +245,23 @@ impl Client for Leases {
 struct Expiries {
     wire: Wire,
     ttl_ms: String,
+    /// Leases of the messages that are under way.
+    sent: VecDeque<usize>,
 }
 
 #[tonic::async_trait]
 impl Renewer for Expiries {
-    async fn renew(&mut self, leases: &[Held]) -> anyhow::Result<u64> {
+    async fn send(&mut self, leases: &[Held]) -> anyhow::Result<()> {
         for lease in leases {
             self.wire
                 .add(&["PEXPIRE", &lease_key(lease.id), &self.ttl_ms]);
         }
-        self.wire.send().await?;
+        self.sent.push_back(leases.len());
+        self.wire.send().await
+    }
+    async fn answered(&mut self) -> anyhow::Result<u64> {
         let mut renewed = 0;
-        for _ in leases {
+        for _ in 0..self.sent.pop_front().unwrap_or(0) {
             renewed += self.wire.number().await?;
         }
         Ok(renewed)

@@ -121,8 +121,9 @@ fn rows(report: &Report, table: &str) -> Vec<Row> {
         let what = format!("where {} is ahead, the table says so and why", kind.name());
         rows.push(Row::judged(&what, "it does", said(report, table, kind)));
     }
-    for note in &report.notes {
-        rows.push(Row::beside("a note of the run", Ok(note.clone())));
+    if !report.busy.is_empty() {
+        let busy = report.busy.join("; ");
+        rows.push(Row::beside("the machine was not idle before", Ok(busy)));
     }
     rows
 }
@@ -166,6 +167,8 @@ mod tests {
             short: false,
             seconds: 5.0,
             repeats: 1,
+            renewing: String::new(),
+            busy: vec![],
             notes: vec![],
             peers,
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand, ValueEnum};
-use evenkeel_bench::load::Times;
+use evenkeel_bench::load::{Renewing, Times};
 use evenkeel_bench::peers::Kind;
 use evenkeel_bench::report::Report;
 use evenkeel_bench::{bare, machine, off, plot, table};
@@ -39,6 +39,15 @@ struct Args {
     /// Live leases of which renewals are measured.
     #[arg(long, value_delimiter = ',', default_value = "1000,10000")]
     live: Vec<usize>,
+    /// Connections that renew them.
+    #[arg(long, default_value_t = 8)]
+    connections: usize,
+    /// Leases that one message renews.
+    #[arg(long, default_value_t = 10)]
+    message: usize,
+    /// Messages under way on each connection.
+    #[arg(long, default_value_t = 4)]
+    window: usize,
     /// Arrivals a second of the open loops, rising; a peer that does not keep up is not asked for more.
     #[arg(
         long,
@@ -132,6 +141,11 @@ impl Args {
             } else {
                 vec![]
             },
+            renewing: Renewing {
+                connections: self.connections.max(1),
+                message: self.message.max(1),
+                window: self.window.max(1),
+            },
             recovery: wanted(Part::Recovery),
             idle_wait: Duration::from_secs_f64(if self.short { 0.0 } else { self.idle_wait }),
             base: self.base.clone().unwrap_or_else(std::env::temp_dir),
@@ -174,6 +188,11 @@ async fn measured(args: &Args) -> anyhow::Result<()> {
         short: args.short,
         seconds: run.times.span.as_secs_f64(),
         repeats: run.repeats,
+        renewing: format!(
+            "{} leases a message, {} connections, {} messages under way on each",
+            run.renewing.message, run.renewing.connections, run.renewing.window
+        ),
+        busy: Vec::new(),
         notes: Vec::new(),
         peers: Vec::new(),
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use evenkeel_bench::idle;
-use evenkeel_bench::load::{Beats, Figures, Times, Turns, Work, closed, open};
+use evenkeel_bench::load::{Beats, Figures, Renewing, Times, Turns, Work, closed, open};
 use evenkeel_bench::peers::{Held, Kind, Peer, Started, start};
 use evenkeel_bench::report::{Found, Point, Recovery, Report};
 use evenkeel_bench::usage::Usage;
@@ -13,10 +13,6 @@ use crate::recover::recover;
 
 /// Connections that work off the arrivals of an open loop.
 const OPEN_CLIENTS: usize = 64;
-/// A peer keeps up with a rate of which it answers so much in time.
-const KEEPS_UP: f64 = 0.97;
-/// Connections that renew: as many processes share the live leases.
-const RENEWING: usize = 100;
 /// Clients that acquire the leases to be renewed.
 const HOLDERS: usize = 16;
 
@@ -27,6 +23,7 @@ pub(crate) struct Run {
     pub(crate) clients: Vec<usize>,
     pub(crate) rates: Vec<f64>,
     pub(crate) live: Vec<usize>,
+    pub(crate) renewing: Renewing,
     pub(crate) recovery: bool,
     pub(crate) idle_wait: Duration,
     pub(crate) base: PathBuf,
@@ -58,12 +55,10 @@ pub(crate) async fn all(run: &Run, kinds: &[Kind], report: &mut Report) -> anyho
             );
             let busy = idle::wait(run.idle_wait).await?;
             if !idle::is_idle(busy) {
-                let note = format!(
-                    "Before repeat {} of {name} the machine was {busy:.0} % busy.",
-                    repeat + 1
-                );
-                eprintln!("bench-leases: {note}");
-                report.notes.push(note);
+                eprintln!("bench-leases: the machine is {busy:.0} % busy");
+                report
+                    .busy
+                    .push(format!("{name}, repeat {} ({busy:.0} %)", repeat + 1));
             }
             peer.repeat(run, busy)
                 .await
@@ -108,7 +103,7 @@ impl Repeats {
         }
         for (points, rate) in self.open.iter_mut().zip(&run.rates) {
             let point = one.open(*rate).await?;
-            let keeps_up = point.per_second >= KEEPS_UP * rate;
+            let keeps_up = point.keeps_up();
             points.push(point);
             if !keeps_up {
                 break;
@@ -202,10 +197,11 @@ impl One<'_> {
     /// Renews `live` leases, of which `held` are there already.
     async fn renewals(&mut self, held: &mut Vec<Held>, live: usize) -> anyhow::Result<Point> {
         self.hold(held, live).await?;
-        let share = live.div_ceil(RENEWING);
+        let how = self.run.renewing;
         let mut works: Vec<Box<dyn Work>> = Vec::new();
-        for leases in held.chunks(share) {
-            works.push(Box::new(Beats::new(self.peer.renewer().await?, leases)));
+        for leases in held.chunks(live.div_ceil(how.connections)) {
+            let renewer = self.peer.renewer().await?;
+            works.push(Box::new(Beats::new(renewer, leases, how)));
         }
         let figures = closed(works, self.run.times, &self.usage()).await?;
         let point = self.point(live, 0.0, &figures);
@@ -238,6 +234,7 @@ impl One<'_> {
         Point {
             size,
             asked_per_second: rate,
+            arrived_per_second: figures.arrived as f64 / figures.span.as_secs_f64(),
             per_second: figures.per_second(),
             latency: figures.latency(),
             grants: figures.grants(),
