@@ -7,8 +7,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # The steps of a target come one after the other: cargo is parallel by itself, and logs stay readable.
 .NOTPARALLEL:
-.PHONY: help deps build demo test check fmt fmt-check clippy buf alerts rest-fuzz deny audit accept bench deb deb-check \
-	container-check lint clean
+.PHONY: help deps build demo test check fmt fmt-check clippy buf alerts rest-fuzz deny audit accept bench bench-leases \
+	peers deb deb-check container-check lint clean
 
 # What follows the command: `make demo ARGS="--seed 3"`, `make test ARGS="lease"`.
 ARGS ?=
@@ -79,9 +79,10 @@ audit: ## compare the dependencies with the published advisories (needs the netw
 	cargo deny --log-level warn check advisories
 
 accept: build ## measure the figures that were asked for: PART=main, doors, doors.4, … or all
-	cargo run --release $(LOCKED) -p evenkeel-tests --bin accept -- --part $(PART) $(ARGS)
+	cargo build --release $(LOCKED) --bin bench-leases --bin accept
+	@$(TARGET_DIR)/release/accept --part $(PART) $(ARGS)
 
-bench: deps ## run the benchmarks
+bench: deps ## run the benchmarks of single functions
 	cargo bench $(LOCKED) -p evenkeel-bench $(ARGS)
 
 deb: build ## make the Debian package (installs cargo-deb if it is missing)
@@ -92,6 +93,12 @@ deb-check: deb ## install the package in a clean Debian 12 and use it there (nee
 
 container-check: ## build the image with a real engine and run it (needs root and the network)
 	@scripts/container-check.sh
+bench-leases: build ## measure leases beside etcd, Redis and PostgreSQL: about half an hour; ARGS=--short
+	cargo build --release $(LOCKED) --bin bench-leases
+	@$(TARGET_DIR)/release/bench-leases $(ARGS)
+
+peers: ## install etcd, Redis and PostgreSQL for it (Debian, as root); their services stay off
+	@scripts/peers.sh
 
 clean: ## remove what was built
 	cargo clean

@@ -21,23 +21,26 @@ pub(crate) struct Figures {
     done: u64,
     span: Duration,
     micros: Histogram<u64>,
+    grants: Histogram<u64>,
     /// Renewals that did not count.
     pub(crate) lost: u64,
 }
 
 impl Figures {
-    fn new(span: Duration) -> anyhow::Result<Self> {
+    pub(crate) fn new(span: Duration) -> anyhow::Result<Self> {
         Ok(Self {
             done: 0,
             span,
             micros: Histogram::new(3)?,
+            grants: Histogram::new(3)?,
             lost: 0,
         })
     }
-    fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+    pub(crate) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         self.done += other.done;
         self.lost += other.lost;
         self.micros.add(&other.micros)?;
+        self.grants.add(&other.grants)?;
         Ok(())
     }
     /// Operations, or renewals.
@@ -51,6 +54,10 @@ impl Figures {
     /// Median latency in milliseconds.
     pub(crate) fn p50_ms(&self) -> f64 {
         self.micros.value_at_quantile(0.5) as f64 / 1e3
+    }
+    /// Median latency of grants alone, in milliseconds.
+    pub(crate) fn grant_p50_ms(&self) -> f64 {
+        self.grants.value_at_quantile(0.5) as f64 / 1e3
     }
     /// 99th percentile in milliseconds.
     pub(crate) fn p99_ms(&self) -> f64 {
@@ -123,18 +130,21 @@ fn is_whole(lease: &pb::Lease) -> bool {
 pub(crate) struct Load {
     pub(crate) socket: PathBuf,
     pub(crate) clients: usize,
+    /// That they share; as many as clients: each has its own.
+    pub(crate) connections: usize,
     pub(crate) span: Duration,
 }
 
 impl Load {
     pub(crate) async fn run(self) -> anyhow::Result<Figures> {
-        let mut tasks = Vec::new();
-        for _ in 0..self.clients {
-            tasks.push(tokio::spawn(client(
-                connect(&self.socket).await?,
-                self.span,
-            )));
+        let mut connections = Vec::new();
+        for _ in 0..self.connections {
+            connections.push(connect(&self.socket).await?);
         }
+        let turns = connections.iter().cycle().take(self.clients);
+        let tasks = turns
+            .map(|connection| tokio::spawn(client(connection.clone(), self.span)))
+            .collect();
         all(tasks, self.span).await
     }
 }
@@ -153,7 +163,9 @@ async fn client(
             .into_inner()
             .lease
             .context("no lease in the answer")?;
-        figures.micros.record(start.elapsed().as_micros() as u64)?;
+        let micros = start.elapsed().as_micros() as u64;
+        figures.micros.record(micros)?;
+        figures.grants.record(micros)?;
         ensure!(
             is_whole(&lease),
             "a grant is not what was asked for: {lease:?}"
@@ -239,15 +251,15 @@ async fn all(
 }
 
 /// A session, and the frame that renews all its leases.
-struct Stream {
+pub(crate) struct Stream {
     frames: mpsc::Sender<pb::SessionRequest>,
     answers: tonic::Streaming<pb::SessionResponse>,
     frame: pb::SessionRequest,
-    figures: Figures,
+    pub(crate) figures: Figures,
 }
 
 impl Stream {
-    async fn open(
+    pub(crate) async fn open(
         mut client: LeaseServiceClient<Channel>,
         renew: Vec<pb::LeaseRef>,
         window: usize,
@@ -266,12 +278,12 @@ impl Stream {
             figures: Figures::new(span)?,
         })
     }
-    async fn send(&self) -> anyhow::Result<()> {
+    pub(crate) async fn send(&self) -> anyhow::Result<()> {
         let sent = self.frames.send(self.frame.clone()).await;
         sent.context("the daemon closed the stream")
     }
     /// Waits for the next answer to a renewal that counts from `since`.
-    async fn answered(&mut self, since: Instant) -> anyhow::Result<()> {
+    pub(crate) async fn answered(&mut self, since: Instant) -> anyhow::Result<()> {
         let answer = loop {
             let answer = self.answers.message().await?;
             let answer = answer.context("the daemon ended the stream")?;
@@ -376,15 +388,6 @@ impl Drop for Ceiling {
 
 /// Grants without a ledger until it is killed.
 pub(crate) async fn ceiling(args: CeilingArgs) -> anyhow::Result<bool> {
-    let listener = tokio::net::UnixListener::bind(&args.socket)?;
-    let service =
-        pb::lease_service_server::LeaseServiceServer::new(crate::load::bare::Bare::default());
-    let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
-    tonic::transport::Server::builder()
-        .add_service(service)
-        .serve_with_incoming(incoming)
-        .await?;
+    evenkeel_bench::bare::serve(&args.socket).await?;
     Ok(true)
 }
-
-mod bare;

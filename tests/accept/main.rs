@@ -12,13 +12,13 @@ mod bad;
 mod balance;
 mod clone;
 mod crash;
+mod crowd;
 mod daemon;
 mod disk;
 mod doors;
 mod gpu;
 mod line;
 mod load;
-mod machine;
 mod plans;
 mod row;
 mod speed;
@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use evenkeel_bench::machine;
 
 use crate::line::{Line, Theme};
 use crate::row::Table;

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use evenkeel_bench::machine;
+
 use crate::Run;
 use crate::daemon::{Daemon, SYNTHETIC};
 use crate::load::{Ceiling, Figures, Load, Renewals};
-use crate::machine;
 use crate::row::Row;
 use crate::trail;
 
@@ -32,6 +33,7 @@ impl Loads<'_> {
         let load = Load {
             socket: self.socket.to_owned(),
             clients,
+            connections: clients,
             span: self.span,
         };
         load.run().await

@@ -1,4 +1,6 @@
-//! A lease service that remembers nothing and answers at once: grants, releases, and renewals on a session.
+//! A lease service that remembers nothing and answers at once: grants, releases, and renewals on a session. The same
+//! wire, messages and libraries as the daemon, and nothing behind them: the ceiling of the transport.
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_proto::v1 as pb;
@@ -11,9 +13,24 @@ type Answer<T> = Result<Response<T>, Status>;
 /// Answers of a session that may wait for its reader: as many as the daemon lets wait.
 const WAITING: usize = 8;
 
+/// Serves on a Unix socket until the process is killed.
+///
+/// # Errors
+/// When the socket cannot be bound.
+pub async fn serve(socket: &Path) -> anyhow::Result<()> {
+    let listener = tokio::net::UnixListener::bind(socket)?;
+    let service = pb::lease_service_server::LeaseServiceServer::new(Bare::default());
+    let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
+    tonic::transport::Server::builder()
+        .add_service(service)
+        .serve_with_incoming(incoming)
+        .await?;
+    Ok(())
+}
+
 /// See the module's text.
 #[derive(Default)]
-pub(crate) struct Bare(AtomicU64);
+struct Bare(AtomicU64);
 
 fn lease(id: u64) -> Option<pb::Lease> {
     let share = pb::GpuShare {

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 /// One paragraph: processor, cores, memory, kernel, disk.
-pub(crate) fn describe() -> anyhow::Result<String> {
+///
+/// # Errors
+/// When the disk cannot be timed.
+pub fn describe() -> anyhow::Result<String> {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
         .lines()
@@ -35,7 +38,10 @@ pub(crate) fn describe() -> anyhow::Result<String> {
 }
 
 /// The kind of file system that a folder is on.
-pub(crate) fn filesystem(dir: &Path) -> anyhow::Result<String> {
+///
+/// # Errors
+/// When there is no such folder.
+pub fn filesystem(dir: &Path) -> anyhow::Result<String> {
     let dir = dir.canonicalize()?;
     let mounts = fs::read_to_string("/proc/self/mounts").context("cannot tell what is mounted")?;
     // Device, place, kind, …; the longest place that is above the folder, and of those the one mounted last.
