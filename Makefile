@@ -93,6 +93,7 @@ deb-check: deb ## install the package in a clean Debian 12 and use it there (nee
 
 container-check: ## build the image with a real engine and run it (needs root and the network)
 	@scripts/container-check.sh
+
 bench-leases: build ## measure leases beside etcd, Redis and PostgreSQL: about half an hour; ARGS=--short
 	cargo build --release $(LOCKED) --bin bench-leases
 	@$(TARGET_DIR)/release/bench-leases $(ARGS)
