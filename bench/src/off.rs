@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use evenkeel_core::command::Command;
 use evenkeeld::api::{self, Api};
+use evenkeeld::audit::Audit;
 use evenkeeld::clock::Clock;
 use evenkeeld::config::Config;
 use evenkeeld::controller::{self, Controller};
@@ -33,6 +34,7 @@ pub async fn serve(config: &Path) -> anyhow::Result<()> {
     let rules = controller::Config {
         settings: config.settings(),
         boot_id: clock.boot_id().to_owned(),
+        caps: config.tenants.caps(),
         keep_events: Duration::from_secs(86_400),
     };
     let poke = Arc::new(Notify::new());
@@ -47,7 +49,7 @@ pub async fn serve(config: &Path) -> anyhow::Result<()> {
     handle.run_patiently(installed).await?;
     let config = api::Config {
         connections: api::Connections::within(open_files),
-        ..api::Config::new(&config, std::collections::BTreeMap::new())
+        ..api::Config::new(&config, std::collections::BTreeMap::new(), Audit::off())
     };
     let _api = Api { config, handle }.spawn(stop).await?;
     owner.await.context("the controller panicked")??;

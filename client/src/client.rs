@@ -95,6 +95,11 @@ impl Client {
         &self.config
     }
 
+    /// The connection itself, for calls that this library has no words for.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
     /// Where its daemon listens.
     pub fn address(&self) -> &Address {
         &self.config.address

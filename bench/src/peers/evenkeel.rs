@@ -1,8 +1,10 @@
 //! Evenkeel itself, through each of its doors; the same with the ledger switched off; and the wire alone.
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, ensure};
+use evenkeel_client::{ClientConfig, Credentials};
 use evenkeel_proto::v1 as pb;
 use evenkeel_proto::v1::lease_service_client::LeaseServiceClient;
 use tokio::sync::mpsc;
@@ -29,11 +31,18 @@ pub(super) enum Door {
 enum Address {
     Unix(PathBuf),
     Tcp(u16),
+    Tls(u16, Credentials),
 }
 
 impl Address {
     async fn connect(&self) -> anyhow::Result<Channel> {
         let uri = match self {
+            Self::Tls(port, credentials) => {
+                let address = format!("https://127.0.0.1:{port}").parse()?;
+                let config = ClientConfig::new(address).credentials(Some(credentials.clone()));
+                let client = evenkeel_client::Client::connect(config).await?;
+                return Ok(client.channel());
+            }
             Self::Unix(path) => format!("unix://{}", path.display()),
             Self::Tcp(port) => format!("http://127.0.0.1:{port}"),
         };
@@ -43,9 +52,39 @@ impl Address {
     }
 }
 
-/// The tables for the listener that are TLS's own, and the address of its clients. None: this build has no TLS.
-const fn tls(_dir: &Path, _port: u16) -> Option<(String, Address)> {
-    None
+/// The tables for the listener with mutual TLS, and the address of its clients: certificates of a CA for this run.
+fn tls(dir: &Path, port: u16) -> anyhow::Result<(String, Address)> {
+    let pki = dir.join("pki");
+    let cert = |line: &[&str]| -> anyhow::Result<()> {
+        let out = Command::new(beside("evenkeel")?)
+            .arg("cert")
+            .arg(line[0])
+            .arg(&pki)
+            .args(&line[1..])
+            .output()?;
+        let said = String::from_utf8_lossy(&out.stderr);
+        ensure!(
+            out.status.success(),
+            "evenkeel cert {}: {said}",
+            line.join(" ")
+        );
+        Ok(())
+    };
+    cert(&["init", "--host", "127.0.0.1"])?;
+    cert(&["issue", "--tenant", "bench"])?;
+    let file = |name: &str| pki.join(name);
+    let tables = format!(
+        "tcp = \"127.0.0.1:{port}\"\n[tls]\ncertificate = {:?}\nkey = {:?}\nclient_ca = {:?}\n",
+        file("evenkeeld.pem"),
+        file("evenkeeld.key"),
+        file("ca.pem")
+    );
+    let credentials = Credentials {
+        certificate: file("tenant-bench.pem"),
+        key: file("tenant-bench.key"),
+        ca: file("ca.pem"),
+    };
+    Ok((tables, Address::Tls(port, credentials)))
 }
 
 /// A pool of the same size as the peers' counters, in the ledger only: the machine's own cores are few.
@@ -93,10 +132,7 @@ pub(super) async fn start(door: Door, base: &Path) -> anyhow::Result<Started> {
             format!("tcp = \"127.0.0.1:{port}\"\ninsecure_tcp = true\n"),
             Address::Tcp(port),
         ),
-        Door::Tls => match tls(dir.path(), port) {
-            Some(found) => found,
-            None => return Ok(Started::Skipped("this build has no TLS".into())),
-        },
+        Door::Tls => tls(dir.path(), port)?,
     };
     let config = configure(dir.path(), &listen)?;
     let recipe = Recipe {
