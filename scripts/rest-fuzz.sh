@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 programs=$(realpath "${1:?the directory of evenkeeld, evenkeel and evenkeel-gpu}")
 examples=${EXAMPLES:-100}
 tool=schemathesis==4.32.5
-venv=${CARGO_TARGET_DIR:-target}/rest-fuzz
+venv=$(realpath -m "${CARGO_TARGET_DIR:-target}/rest-fuzz")
 
 skip() {
     echo "rest-fuzz: skipped, since $1" >&2
@@ -89,8 +89,9 @@ url=http://127.0.0.1:$port
 for writes in false true; do
     echo "rest-fuzz: listen.rest_writes = $writes"
     begin "$writes"
-    "$venv/bin/schemathesis" run "$url/openapi.json" \
-        --checks all --exclude-tag streams --max-examples "$examples" --continue-on-failure
+    # In the folder: it writes down there what it found before.
+    (cd "$folder" && "$venv/bin/schemathesis" run "$url/openapi.json" \
+        --checks all --exclude-tag streams --max-examples "$examples" --continue-on-failure)
     curl -fsS "$url/healthz" >/dev/null # it is still there
     end
 done

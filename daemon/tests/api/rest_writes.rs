@@ -77,7 +77,7 @@ async fn nothing_changes_where_it_is_not_allowed() {
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(20_000), "]".repeat(20_000));
         let bare_deep = "[".repeat(60_000);
         let long = format!("{{\"a\":\"{}\"}}", "x".repeat(64 << 10));
-        let cases: [Case<'_>; 12] = [
+        let cases: [Case<'_>; 13] = [
             (
                 "a form",
                 &[("Content-Type", "text/plain")],
@@ -123,6 +123,7 @@ async fn nothing_changes_where_it_is_not_allowed() {
             ),
             ("other fields", &[JSON], "{\"force\":true}", 400, "INVALID"),
             ("no JSON", &[JSON], "yes", 400, "INVALID"),
+            ("a list", &[JSON], "[]", 400, "INVALID"),
             ("deep", &[JSON], &deep, 400, "INVALID"),
             ("deep from the start", &[JSON], &bare_deep, 400, "INVALID"),
             ("long", &[JSON], &long, 413, "TOO_LONG"),

@@ -1,4 +1,4 @@
-//! Leases.
+//! Leases, as their owners and admins see them.
 use evenkeel_proto::v1 as pb;
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -11,7 +11,10 @@ mod spec;
 mod topology;
 mod vector;
 
+use std::collections::BTreeMap;
+
 use evenkeel_proto::v1 as pb;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -112,8 +115,20 @@ words! {
 
 /// The body of a request that has nothing more to say: `{}`.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, try_from = "BTreeMap<String, IgnoredAny>")]
 pub(super) struct Nothing {}
+
+/// By way of a map: a struct of serde's would take `[]` as well.
+impl TryFrom<BTreeMap<String, IgnoredAny>> for Nothing {
+    type Error = String;
+
+    fn try_from(fields: BTreeMap<String, IgnoredAny>) -> Result<Self, String> {
+        match fields.keys().next() {
+            None => Ok(Self {}),
+            Some(_) => Err("it has fields; nothing is asked for but {}".into()),
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
