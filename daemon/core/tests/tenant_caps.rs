@@ -95,7 +95,7 @@ fn caps_hold_on_each_gpu() {
     let (_, answer) = s.acquire("alice", sms(0, 30), |_| ());
     assert_eq!(
         refusal(answer),
-        "10 more SMs of gpu0 are needed than are free (30 asked, 20 free); held by your tenant's cap of 60, of which \
+        "10 more SMs of gpu 0 are needed than are free (30 asked, 20 free); held by your tenant's cap of 60, of which \
          it has 40"
     );
     assert_eq!(
