@@ -7,6 +7,8 @@ mod ratios;
 mod steady;
 mod strangers;
 
+pub(crate) use attack::{AttackerArgs, VictimArgs, attacker, victim};
+
 use crate::Run;
 use crate::row::Row;
 
