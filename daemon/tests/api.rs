@@ -8,6 +8,8 @@
 )]
 #[path = "api/bad_input.rs"]
 mod bad_input;
+#[path = "api/floods.rs"]
+mod floods;
 #[path = "api/jobs.rs"]
 mod jobs;
 #[path = "api/kit.rs"]

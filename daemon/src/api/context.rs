@@ -15,10 +15,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
-use super::budget::{Budget, Kind, Place};
+use super::budget::{Budget, Held, Kind, Place};
 use super::config::Config;
 use super::convert::{self, Around, LeaseTimes};
 use super::error;
+use super::grpc::Recent;
 use crate::clock;
 use crate::handle::{Degraded, Failure, Handle};
 
@@ -26,9 +27,11 @@ use crate::handle::{Degraded, Failure, Handle};
 pub(super) struct Context {
     pub(super) handle: Handle,
     pub(super) config: Config,
-    pub(super) budget: Budget,
+    pub(super) budget: Arc<Budget>,
     /// The hardware as it was when somebody last looked: it changes rarely, and a look costs the controller.
     node: ArcSwap<Node>,
+    /// What watchers of the node were shown a moment ago.
+    pub(super) recent: Recent,
     /// Why new clients do not find the socket; none: they do.
     pub(super) astray: ArcSwapOption<String>,
     pub(super) started: Instant,
@@ -48,8 +51,9 @@ impl Context {
         Ok(Self {
             handle,
             config,
-            budget: Budget::default(),
+            budget: Arc::default(),
             node: ArcSwap::from_pointee(node),
+            recent: Recent::default(),
             astray: ArcSwapOption::empty(),
             started: Instant::now(),
             stop,
@@ -60,6 +64,11 @@ impl Context {
     /// A place of the caller's in a budget.
     pub(super) fn place(&self, kind: Kind, caller: &Caller) -> Result<Place, Status> {
         self.budget.take(kind, &caller.tenant)
+    }
+
+    /// Bytes for the caller, to be changed as they come and go.
+    pub(super) fn hold(&self, kind: Kind, caller: &Caller, n: usize) -> Result<Held, Status> {
+        self.budget.hold(kind, &caller.tenant, n)
     }
 
     /// Looks at the state.

@@ -8,6 +8,7 @@
 //! caller   who calls, by the kernel      convert  wire <-> words of the core     error  failures -> codes
 //! grpc/*   one service each              session  the stream of a process        rest   JSON and metrics
 //! serve    listeners, limits, the end    limits   every number, with its reason
+//! budget   how much at once, of whom     rate     how often
 //! ```
 mod budget;
 mod caller;
@@ -19,6 +20,7 @@ mod grpc;
 mod hash;
 pub mod limits;
 mod past;
+pub mod rate;
 mod rest;
 pub mod serve;
 mod session;

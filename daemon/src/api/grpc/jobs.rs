@@ -93,7 +93,7 @@ impl JobService for Jobs {
         request: Request<pb::WatchJobRequest>,
     ) -> Answer<Self::WatchJobStream> {
         let peer = caller::of(&request)?;
-        let place = self.0.place(Kind::Stream, &peer.caller)?;
+        let place = self.0.place(Kind::Watch, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let first = find(&self.0, &peer.caller, name).await?;
         let (ctx, caller) = (self.0.clone(), peer.caller.clone());

@@ -19,7 +19,7 @@ use super::serve::ServeError;
 
 pub(super) use jobs::{find as find_job, list as list_jobs};
 pub(super) use leases::{check_renewals, find as find_lease, list as list_leases, renew};
-pub(super) use node::{events, look as look_at_node};
+pub(super) use node::{Recent, events, look as look_at_node};
 
 /// What a call returns.
 type Answer<T> = Result<tonic::Response<T>, Status>;

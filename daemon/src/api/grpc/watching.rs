@@ -1,17 +1,18 @@
 //! Streams that show something now and again whenever it changes: at most ten times a second, and never more than
 //! the reader takes.
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::Answers;
-use crate::api::budget::Place;
+use crate::api::budget::{Kind, Place};
 use crate::api::caller::Peer;
 use crate::api::context::Context;
 use crate::api::error;
-use crate::api::limits::{OUTBOUND_MAX, READER_PATIENCE, WATCH_EVERY, WATCH_LOOK};
+use crate::api::limits::{READER_PATIENCE, WATCH_EVERY, WATCH_LOOK, WATCHERS_OFTEN};
 
 /// What a look shows.
 pub(super) enum Look<T> {
@@ -30,14 +31,18 @@ pub(super) fn watch<T, F, Fut>(
     same: fn(&T, &T) -> bool,
 ) -> Answers<T>
 where
-    T: Clone + Send + Sync + 'static,
+    T: prost::Message + Clone + 'static,
     F: FnMut() -> Fut + Send + 'static,
     Fut: Future<Output = Result<Look<T>, Status>> + Send,
 {
-    let (down, stream) = mpsc::channel(OUTBOUND_MAX);
+    // Only the newest waits for its reader.
+    let (down, stream) = mpsc::channel(1);
     let mut changes = ctx.handle.changes();
+    let budget = ctx.clone();
     ctx.tasks.spawn(async move {
-        let _place = place;
+        let Ok(mut held) = budget.hold(Kind::Watch, &peer.caller, 0) else {
+            return;
+        };
         let mut told: Option<T> = None;
         loop {
             changes.mark_unchanged();
@@ -50,6 +55,12 @@ where
                 (Ok(seen), Some(told)) => last || !same(seen, told),
                 _ => true,
             };
+            // What is told and what waits (twice as long as on the wire), and what is on its way.
+            let n = |seen: &T| 5 * seen.encoded_len();
+            if news && !held.set(seen.as_ref().map_or(0, n)) {
+                tell(&down, Err(error::overloaded())).await;
+                return;
+            }
             told = seen.as_ref().ok().cloned();
             if news && !tell(&down, seen).await {
                 return; // the reader is gone, or too slow
@@ -63,7 +74,7 @@ where
                     return;
                 }
                 () = down.closed() => return,
-                () = tokio::time::sleep(WATCH_EVERY) => {}
+                () = tokio::time::sleep(pause(place.own())) => {}
             }
             tokio::select! {
                 () = peer.closing.cancelled() => {}
@@ -74,6 +85,12 @@ where
         }
     });
     ReceiverStream::new(stream)
+}
+
+/// Between two looks of one of so many watchers.
+fn pause(watchers: usize) -> Duration {
+    let as_often = watchers.div_ceil(WATCHERS_OFTEN).max(1);
+    WATCH_EVERY * u32::try_from(as_often).unwrap_or(u32::MAX)
 }
 
 /// False: nobody reads it.

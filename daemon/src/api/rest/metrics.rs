@@ -69,7 +69,7 @@ fn recorder() -> Option<PrometheusHandle> {
 }
 
 /// What the daemon counts: name, and what it is. A test holds that nothing is counted that is not here.
-const COUNTERS: [(&str, &str); 13] = [
+const COUNTERS: [(&str, &str); 14] = [
     (
         "evenkeel_requests_total",
         "gRPC requests by service and method.",
@@ -79,6 +79,10 @@ const COUNTERS: [(&str, &str); 13] = [
     (
         "evenkeel_connections_refused_total",
         "Connections over the limits, by listener.",
+    ),
+    (
+        "evenkeel_limits_met_total",
+        "Requests, streams and connections that a limit has ended, by limit.",
     ),
     ("evenkeel_events_total", "Committed events by kind."),
     (

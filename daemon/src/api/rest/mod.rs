@@ -189,6 +189,13 @@ async fn healthz(State(ctx): Shared) -> Answer {
     Ok(Json(json!({ "status": "serving", "grants": grants })))
 }
 
+/// For who comes while too many look at once.
+pub(super) fn busy() -> Response {
+    let detail = "too many look at once; come back in a second";
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "BUSY", detail);
+    ([(header::RETRY_AFTER, "1")], problem).into_response()
+}
+
 async fn nothing_here() -> Problem {
     let detail = "there is /v1/node, /v1/jobs, /v1/jobs/NAME, /v1/leases, /v1/leases/ID, /v1/events, /healthz and \
                   /metrics";

@@ -4,9 +4,14 @@
 //! what is under way has a few seconds. After [`STOP_DEADLINE`] the servers are gone, whatever hangs.
 mod connection;
 mod connections;
+mod dispatch;
+mod frames;
 mod health;
+mod line;
 mod seats;
+mod shown;
 mod socket;
+mod stream;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,9 +32,12 @@ use super::grpc;
 use super::limits::{CONNECTIONS_FOR_ADMINS, FIRST_BYTE, STOP_DEADLINE};
 use super::rest;
 use crate::handle::{Failure, Handle};
-use connection::{Dispatch, serve_grpc, serve_rest};
+use connection::{serve_grpc, serve_rest};
 pub use connections::Connections;
+use dispatch::Dispatch;
+use frames::PREFACE;
 use seats::{Seat, Seats, Who};
+use shown::Shown;
 use socket::Door;
 
 /// Between two tries when the kernel has no descriptor for a connection.
@@ -132,7 +140,7 @@ impl Api {
         let (routes, reporter) = grpc::routes(&ctx)?;
         let health = tokio::spawn(health::follow(ctx.clone(), reporter));
         let server = Arc::new(Server {
-            dispatch: Dispatch::new(grpc::leases(&ctx), routes),
+            dispatch: Dispatch::new(grpc::leases(&ctx), routes, ctx.budget.clone()),
             seats: Seats::new(
                 connections.grpc,
                 connections.per_user,
@@ -261,12 +269,18 @@ async fn rest_loop(server: Arc<Server>, listener: TcpListener) {
             continue;
         };
         let _ = stream.set_nodelay(true); // a hint
-        let (router, stop) = (router.clone(), ctx.stop.clone());
+        let shown = Shown::new(router.clone(), ctx.budget.clone());
+        let stop = ctx.stop.clone();
         ctx.tasks.spawn(async move {
             let _seat = seat;
-            serve_rest(stream, router, stop).await;
+            serve_rest(stream, shown, stop).await;
         });
     }
+}
+
+/// A client met a limit that ends its request, its stream or its connection.
+fn met(limit: &'static str) {
+    metrics::counter!("evenkeel_limits_met_total", "limit" => limit).increment(1);
 }
 
 fn refused_connection(listener: &'static str) {
@@ -347,7 +361,6 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut said = [0; PREFACE.len()];
     let mut heard = 0;
     let greeting = async {
