@@ -12,6 +12,8 @@ mod bad_input;
 mod doors;
 #[path = "api/doors_kit.rs"]
 mod doors_kit;
+#[path = "api/floods.rs"]
+mod floods;
 #[path = "api/jobs.rs"]
 mod jobs;
 #[path = "api/kit.rs"]

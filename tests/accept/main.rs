@@ -71,6 +71,12 @@ enum Role {
     /// Another tenant (internal).
     #[command(hide = true)]
     Stranger(bad::StrangerArgs),
+    /// Somebody who attacks the daemon (internal).
+    #[command(hide = true)]
+    Attacker(doors::AttackerArgs),
+    /// Another tenant of a daemon under attack (internal).
+    #[command(hide = true)]
+    Victim(doors::VictimArgs),
     /// A server without a ledger: the ceiling of the transport (internal).
     #[command(hide = true)]
     Ceiling(load::CeilingArgs),
@@ -96,6 +102,8 @@ async fn main() -> ExitCode {
         Some(Role::Worker(worker)) => crash::worker(worker).await,
         Some(Role::Late(late)) => bad::late(late).await,
         Some(Role::Stranger(stranger)) => bad::stranger(stranger).await,
+        Some(Role::Attacker(attacker)) => doors::attacker(attacker).await,
+        Some(Role::Victim(victim)) => doors::victim(victim).await,
         Some(Role::Ceiling(ceiling)) => load::ceiling(ceiling).await,
         Some(Role::Next(next)) => doors::next(next).await,
         None => measure(&args).await,

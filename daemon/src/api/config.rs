@@ -8,9 +8,11 @@ use std::sync::Arc;
 use evenkeel_core::id::{GpuId, Name};
 use evenkeel_core::unit::Millis;
 
+use super::rate::{RateLimit, RateLimits};
 use super::serve::{Connections, TlsFiles};
 use super::tenants::Tenants;
 use crate::audit::Audit;
+use crate::config::TenantsConfig;
 
 /// Where each emulated GPU listens; real ones are absent.
 pub type GpuSockets = BTreeMap<GpuId, PathBuf>;
@@ -41,6 +43,8 @@ pub struct Config {
     pub rest_writes: bool,
     /// Whose requests are whose.
     pub tenants: Tenants,
+    /// How often each tenant may call.
+    pub rates: RateLimits,
     /// Where refusals are written down.
     pub audit: Audit,
     /// The node's name in answers.
@@ -88,6 +92,7 @@ impl Config {
             rest: listen.rest.parse().ok(),
             rest_writes: listen.rest_writes,
             tenants: Tenants::new(&config.tenants, own_uid),
+            rates: rates(&config.tenants),
             audit,
             node_name: config.node_name(),
             default_ttl: config.settings().ttl,
@@ -96,4 +101,17 @@ impl Config {
             connections: Connections::default(),
         }
     }
+}
+
+/// The rates among the caps.
+fn rates(tenants: &TenantsConfig) -> RateLimits {
+    let mut rates = RateLimits::default();
+    for (name, cap) in &tenants.caps {
+        let limit = cap.requests_per_s.and_then(|n| RateLimit::new(n, 0));
+        match name.as_str() {
+            TenantsConfig::OTHERS => rates.others = limit,
+            _ => drop(rates.named.insert(name.clone(), limit)),
+        }
+    }
+    rates
 }

@@ -15,10 +15,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
-use super::budget::{Budget, Kind, Place};
+use super::budget::{Budget, Held, Kind, Place};
 use super::config::Config;
 use super::convert::{self, Around, LeaseTimes};
 use super::error;
+use super::grpc::Recent;
+use super::rate::Rates;
 use super::serve::CertificateTrouble;
 use crate::clock;
 use crate::handle::{Degraded, Failure, Handle};
@@ -27,9 +29,13 @@ use crate::handle::{Degraded, Failure, Handle};
 pub(super) struct Context {
     pub(super) handle: Handle,
     pub(super) config: Config,
-    pub(super) budget: Budget,
+    pub(super) budget: Arc<Budget>,
+    /// How often each tenant has called of late.
+    pub(super) rates: Arc<Rates>,
     /// The hardware as it was when somebody last looked: it changes rarely, and a look costs the controller.
     node: ArcSwap<Node>,
+    /// What watchers of the node were shown a moment ago.
+    pub(super) recent: Recent,
     /// Why new clients do not find the socket; none: they do.
     pub(super) astray: ArcSwapOption<String>,
     /// What is wrong with the certificates of the TCP door; none: nothing.
@@ -51,8 +57,10 @@ impl Context {
         Ok(Self {
             handle,
             config,
-            budget: Budget::default(),
+            budget: Arc::default(),
+            rates: Arc::default(),
             node: ArcSwap::from_pointee(node),
+            recent: Recent::default(),
             astray: ArcSwapOption::empty(),
             certificates: ArcSwapOption::empty(),
             started: Instant::now(),
@@ -64,6 +72,11 @@ impl Context {
     /// A place of the caller's in a budget.
     pub(super) fn place(&self, kind: Kind, caller: &Caller) -> Result<Place, Status> {
         self.budget.take(kind, &caller.tenant)
+    }
+
+    /// Bytes for the caller, to be changed as they come and go.
+    pub(super) fn hold(&self, kind: Kind, caller: &Caller, n: usize) -> Result<Held, Status> {
+        self.budget.hold(kind, &caller.tenant, n)
     }
 
     /// Looks at the state.

@@ -277,6 +277,19 @@ pub(super) fn overloaded() -> Status {
     busy(&Failure::Busy { retry: busy_for }.to_string(), COME_BACK)
 }
 
+/// A request that did not come in time.
+pub(super) fn too_slow() -> Status {
+    let message = "the request did not come whole in time; nothing was done";
+    plain(Code::DeadlineExceeded, "TOO_SLOW", message)
+}
+
+/// The tenant calls more often than its cap says.
+pub(super) fn too_often(retry: Duration) -> Status {
+    let message = "your tenant makes more requests a second than its cap on this node (requests_per_s); renewals and \
+                   releases do not count";
+    busy(message, retry)
+}
+
 fn busy(message: &str, retry: Duration) -> Status {
     metrics::counter!("evenkeel_refusals_total", "reason" => "BUSY").increment(1);
     let mut details = ErrorDetails::with_error_info("BUSY", DOMAIN, HashMap::new());

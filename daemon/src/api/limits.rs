@@ -2,12 +2,20 @@
 //! unlimited in most of these places.
 use std::time::Duration;
 
+use super::rate::RateLimit;
+
 /// Bytes of one request message: 1,024 renewals take 16 KiB, a full report of 512 intervals 20 KiB.
 pub const MESSAGE_MAX: usize = 64 << 10;
 /// Bytes of a message that carries profiles: 10,000 points take about 600 KiB.
-pub const PROFILE_MESSAGE_MAX: usize = 2 << 20;
+pub const PROFILE_MESSAGE_MAX: usize = 768 << 10;
 /// Bytes of one answer: a job of 8 × 1,024 workers with its leases takes some 8 MiB.
-pub const ANSWER_MAX: usize = 32 << 20;
+pub const ANSWER_MAX: usize = 12 << 20;
+/// Bytes of an answer that are on their way to its reader at once.
+pub const ANSWER_CHUNK: usize = 16 << 10;
+/// An answer that its reader takes piece by piece is taken whole within this time: 12 MiB at 200 KiB a second.
+pub const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+/// A request has to come whole within this time, and on a session each message that has begun.
+pub const MESSAGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Leases in one renewal or session frame: with them a frame is handled in under 0.2 ms.
 pub const RENEWALS_MAX: usize = 1_024;
@@ -23,9 +31,10 @@ pub const INTERVALS_MAX: usize = 512;
 pub const STEPS_MAX: usize = 64;
 /// Reports and acknowledgements of one session that may wait for the controller; more are refused.
 pub const SESSION_PENDING_MAX: usize = 256;
-/// Answers of a stream that may wait for its reader. A reader slower than that is behind the times anyway.
+/// Answers of a session that may wait for its reader. A reader slower than that is behind the times anyway.
 pub const OUTBOUND_MAX: usize = 8;
-/// How long a stream waits for a reader before it is dropped. The leases keep their TTL.
+/// How long an answer, a stream or a connection waits for a reader who takes nothing before it is dropped. The leases
+/// keep their TTL.
 pub const READER_PATIENCE: Duration = Duration::from_secs(5);
 /// Leases of a session that one look at the state asks about. Each may have a directive, with an environment to be
 /// written: the controller is held for about a millisecond at most.
@@ -36,6 +45,9 @@ pub const DIRECT_EVERY: Duration = Duration::from_millis(10);
 pub const DIRECTIVE_AGAIN: Duration = Duration::from_secs(3);
 /// Watchers are told at most so often.
 pub const WATCH_EVERY: Duration = Duration::from_millis(100);
+/// So many watchers of a tenant are told that often; of more, each is told less often: a look takes the controller's
+/// time, and many looks would take it all.
+pub const WATCHERS_OFTEN: usize = 8;
 /// What changes without a commit (rates, counters) is looked at so often for watchers.
 pub const WATCH_LOOK: Duration = Duration::from_millis(500);
 
@@ -67,9 +79,11 @@ pub const PLAN_CORES_MAX: u32 = 4_096;
 /// SMs of an imagined GPU; larger than any.
 pub const PLAN_SMS_MAX: u32 = 1_024;
 
-/// Open gRPC connections: each costs a descriptor and some 100 KiB under load.
-pub const CONNECTIONS_MAX: usize = 4_096;
-/// Of one user (or, over TCP, of all): one of them cannot shut the others out.
+/// Open gRPC connections: one for each process of the fullest servers, and as many again.
+pub const CONNECTIONS_MAX: usize = 2_048;
+/// Bytes that a connection takes, idle or not, without its streams: measured on 1,000 idle ones, and rounded up.
+pub const CONNECTION_COST: usize = 24 << 10;
+/// Of one user (or, over TCP, of all), and never more than are left: nobody can shut the others out.
 pub const CONNECTIONS_PER_USER_MAX: usize = 1_024;
 /// Of all, so many are for admins alone: whoever fills the rest cannot keep out who is to end it.
 pub const CONNECTIONS_FOR_ADMINS: usize = 16;
@@ -99,23 +113,55 @@ pub const RESETS_PENDING_MAX: usize = 20;
 pub const RESETS_LOCAL_MAX: usize = 128;
 /// Bytes of a request's headers.
 pub const HEADERS_MAX: u32 = 16 << 10;
-/// Flow-control window of a stream: one message of the largest size.
-pub const STREAM_WINDOW: u32 = MESSAGE_MAX as u32;
-/// Flow-control window of a connection.
-pub const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
-/// Bytes that wait in one stream for its reader.
-pub const SEND_BUFFER: usize = 64 << 10;
+/// Flow-control window of a stream: a frame with 1,024 renewals, twice. Larger messages come in parts.
+pub const STREAM_WINDOW: u32 = 32 << 10;
+/// Flow-control window of a connection, the least that HTTP/2 allows: so much of what was sent may lie unread here.
+pub const CONNECTION_WINDOW: u32 = 65_535;
+/// Bytes that wait in one stream for its reader, beyond the piece that is on its way.
+pub const SEND_BUFFER: usize = ANSWER_CHUNK;
+/// Frames that carry nothing (PING, SETTINGS, RST_STREAM, PRIORITY, CONTINUATION, empty DATA) of one connection: a
+/// client that cancels a thousand calls at once is an honest one still.
+pub const CONTROL_FRAMES: RateLimit = RateLimit::fixed(200, 1_000);
+/// WINDOW_UPDATE frames of one connection: one or two for each answer that is read.
+pub const WINDOW_FRAMES: RateLimit = RateLimit::fixed(20_000, 20_000);
+/// A frame, or a block of headers, that has begun has to end within this time.
+pub const FRAME_PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes that a client whose line is full takes within [`READER_PATIENCE`] at least.
+pub const LINE_PROGRESS: usize = 32 << 10;
 /// Calls that wait for an answer, renewals and releases apart. Beyond it, callers are told to come back.
 pub const CALLS_MAX: usize = 2_048;
 /// Renewals, releases and the like that wait for an answer: a flood of other calls cannot use these up.
 pub const URGENT_CALLS_MAX: usize = 2_048;
 /// Callers that wait in the queue for a lease.
 pub const WAITS_MAX: usize = 4_096;
-/// Sessions and watchers.
+/// Sessions.
 pub const STREAMS_MAX: usize = 8_192;
-/// Of each of these budgets, one tenant's part at most, in percent: one of them, by itself, cannot keep the others
-/// from renewing, giving back or listening; and one that is alone still has more than its connections need.
-pub const TENANT_SHARE_PERCENT: usize = 50;
+/// Watchers: people, and programs that show something to them.
+pub const WATCHERS_MAX: usize = 1_024;
+/// Answers that are being made and may be large (pages, jobs, plans, profiles), for all that they hold until they are
+/// written. Beyond it they are made one after the other.
+pub const MAKINGS_MAX: usize = 4;
+/// A message with profiles counts as so many of them: its 768 KiB can become 30 MiB in memory, and two of them at once
+/// are too much.
+pub const PROFILE_MAKINGS: usize = 3;
+/// How long an answer waits for its turn to be made, and how often it looks.
+pub const MAKING_PATIENCE: Duration = Duration::from_secs(5);
+/// The same over REST: whoever looks there looks again.
+pub const REST_PATIENCE: Duration = Duration::from_secs(1);
+/// See [`MAKING_PATIENCE`].
+pub const MAKING_LOOK: Duration = Duration::from_millis(10);
+/// A call whose client has hung up is seen through for so long at most; it counts as that client's meanwhile.
+pub const UNHEARD_PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes that calls hold: messages that come, answers that go, and [`CALL_COST`] for each.
+pub const CALL_BYTES_MAX: usize = 24 << 20;
+/// The same for renewals, releases and the like.
+pub const URGENT_BYTES_MAX: usize = 12 << 20;
+/// The same for sessions and watchers, with [`STREAM_COST`] for each: some 1,200 of one tenant that is alone.
+pub const STREAM_BYTES_MAX: usize = 40 << 20;
+/// Bytes that a call takes while it is under way, beside its headers and messages.
+pub const CALL_COST: usize = 8 << 10;
+/// Bytes that a session or a watcher takes, likewise.
+pub const STREAM_COST: usize = 16 << 10;
 /// When a caller that found the daemon full should come back.
 pub const COME_BACK: Duration = Duration::from_millis(100);
 
@@ -147,3 +193,55 @@ pub const CERTIFICATE_GRACE: Duration = Duration::from_secs(1);
 pub const STOP_GRACE: Duration = Duration::from_secs(4);
 /// After this time the servers are gone, whatever hangs. The daemon as a whole stops within 10 s.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(6);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the daemon takes at 10,000 leases and without a client: measured, and rounded up.
+    const OWN: usize = 80 << 20;
+    /// What a page takes until it is written: the events of 2 MiB as rows, as messages, as bytes.
+    const PAGE: usize = 6 << 20;
+    /// What a message with profiles takes at most while it is read: empty points, two bytes each.
+    const PROFILE: usize = 30 << 20;
+
+    #[test]
+    fn all_of_it_at_once_stays_under_256_mb() {
+        let connections = (CONNECTIONS_MAX + REST_CONNECTIONS_MAX) * CONNECTION_COST;
+        let held = CALL_BYTES_MAX + URGENT_BYTES_MAX + STREAM_BYTES_MAX;
+        let makings = (MAKINGS_MAX - PROFILE_MAKINGS) * PAGE + PROFILE;
+        let all = OWN + connections + held + makings;
+        assert!(all < 256_000_000, "{} MiB", all >> 20);
+    }
+
+    #[test]
+    fn what_one_tenant_needs_fits_into_its_half() {
+        let half = |n: usize| n / 2;
+        // The workers of a large server, each with a session and a connection of its own.
+        let workers = 1_024;
+        assert!(half(CONNECTIONS_MAX) >= workers && CONNECTIONS_PER_USER_MAX >= workers);
+        assert!(half(STREAM_BYTES_MAX) / STREAM_COST >= workers && half(STREAMS_MAX) >= workers);
+        assert!(half(CALL_BYTES_MAX) >= ANSWER_MAX, "its largest answer");
+        assert!(
+            half(CALL_BYTES_MAX) / CALL_COST >= half(CALLS_MAX),
+            "all its calls"
+        );
+        // Each of its workers renews as many as go into a message, all at once.
+        let answer = 16 << 10;
+        assert!(half(URGENT_BYTES_MAX) / (CALL_COST + answer) >= 256);
+    }
+
+    #[test]
+    fn the_documentation_names_every_limit() {
+        let page = include_str!("../../../docs/limits.md");
+        let names = include_str!("limits.rs").lines();
+        let names = names.filter_map(|line| line.strip_prefix("pub const ")?.split(':').next());
+        let missing: Vec<&str> = names
+            .filter(|name| !page.contains(&format!("`{name}`")))
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "docs/limits.md does not name {missing:?}"
+        );
+    }
+}

@@ -8,7 +8,7 @@
 //! caller   who calls, by the connection  convert  wire <-> words of the core     error  failures -> codes
 //! grpc/*   one service each              session  the stream of a process        rest   JSON and metrics
 //! tenants  who is whose                  identity what a certificate says        serve  listeners, limits, the end
-//! limits   every number, with its reason
+//! budget   how much at once, of whom     rate     how often                      limits every number, with its reason
 //! ```
 mod budget;
 mod caller;
@@ -21,6 +21,7 @@ mod hash;
 mod identity;
 pub mod limits;
 mod past;
+pub mod rate;
 mod rest;
 pub mod serve;
 mod session;

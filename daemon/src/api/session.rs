@@ -16,14 +16,15 @@ use evenkeel_core::unit::Time;
 use evenkeel_proto::v1 as pb;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
+use futures::stream::{BoxStream, FuturesUnordered};
+use prost::Message as _;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::budget::{Kind, Place};
+use super::budget::{Held, Kind, Place};
 use super::caller::Peer;
 use super::context::Context;
 use super::convert::{self, Around, Bad, Daemon};
@@ -31,10 +32,15 @@ use super::error;
 use super::grpc::{check_renewals, renew};
 use super::limits::{
     ACKNOWLEDGEMENTS_MAX, DIRECT_EVERY, DIRECTIVE_AGAIN, OUTBOUND_MAX, READER_PATIENCE,
-    REPORTS_MAX, SESSION_LEASES_MAX, SESSION_LOOK, SESSION_PENDING_MAX,
+    REPORTS_MAX, SESSION_LEASES_MAX, SESSION_LOOK, SESSION_PENDING_MAX, STREAM_WINDOW,
+    UNHEARD_PATIENCE,
 };
 
 type Down = Result<pb::SessionResponse, Status>;
+/// What a session's client is told.
+pub(super) type Told = BoxStream<'static, Down>;
+/// An answer, and its bytes until it is taken.
+type Queued = (Down, Option<Held>);
 
 /// Starts a session.
 pub(super) fn open(
@@ -42,7 +48,7 @@ pub(super) fn open(
     peer: Arc<Peer>,
     up: Streaming<pb::SessionRequest>,
     place: Place,
-) -> ReceiverStream<Down> {
+) -> Told {
     let (down, stream) = mpsc::channel(OUTBOUND_MAX);
     let session = Session {
         ctx: ctx.clone(),
@@ -59,7 +65,7 @@ pub(super) fn open(
         let _place = place;
         session.run(up).await;
     });
-    ReceiverStream::new(stream)
+    Box::pin(ReceiverStream::new(stream).map(|(answer, _)| answer))
 }
 
 /// Why a session ends.
@@ -79,7 +85,7 @@ impl From<Status> for End {
 struct Session {
     ctx: Arc<Context>,
     peer: Arc<Peer>,
-    down: mpsc::Sender<Down>,
+    down: mpsc::Sender<Queued>,
     /// The controller rings here when there may be a directive for one of the leases.
     wake: Arc<Notify>,
     /// Before this it is not answered.
@@ -98,8 +104,11 @@ impl Session {
         let end = self.serve(&mut up).await;
         if let Err(End::Tell(status)) = end {
             // If the reader is that slow, it sees the stream end without a word.
-            drop(self.down.try_send(Err(status)));
+            drop(self.down.try_send((Err(status), None)));
         }
+        // What was enqueued runs, and has its place until it has run.
+        let rest = async { while self.under_way.next().await.is_some() {} };
+        let _ = tokio::time::timeout(UNHEARD_PATIENCE, rest).await;
     }
 
     async fn serve(&mut self, up: &mut Streaming<pb::SessionRequest>) -> Result<(), End> {
@@ -108,10 +117,12 @@ impl Session {
         tokio::pin!(closing);
         let mut again = tokio::time::interval(DIRECTIVE_AGAIN);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let wake = self.wake.clone();
+        let (wake, down) = (self.wake.clone(), self.down.clone());
         loop {
             tokio::select! {
                 biased;
+                // Its stream is gone, or was dropped because nobody reads it.
+                () = down.closed() => return Err(End::Reader),
                 () = &mut closing => return Err(error::reconnect().into()),
                 Some(refused) = self.under_way.next(), if !self.under_way.is_empty() => {
                     self.refused(refused.into_iter().collect()).await?;
@@ -136,9 +147,11 @@ impl Session {
         Ok(())
     }
 
-    async fn frame(&mut self, frame: pb::SessionRequest) -> Result<(), End> {
+    async fn frame(&mut self, mut frame: pb::SessionRequest) -> Result<(), End> {
         check_renewals(frame.renew.len())?;
         let empty = frame.reports.is_empty() && frame.acknowledgements.is_empty();
+        // First of all: who waits for a reader below has the frame in its hands.
+        let mut refused = Vec::from_iter(shorten(&mut frame));
         if !frame.renew.is_empty() || empty {
             let renewals = renew(&self.ctx, &self.peer, &frame.renew).await?;
             self.renewals.increment(renewals.len() as u64);
@@ -159,7 +172,7 @@ impl Session {
             }
         }
         if !empty {
-            let refused = self.take_in(&frame.reports, &frame.acknowledgements);
+            refused.extend(self.take_in(&frame.reports, &frame.acknowledgements));
             self.refused(refused).await?;
         }
         Ok(())
@@ -201,13 +214,6 @@ impl Session {
     /// Enqueues reports and acknowledgements; says which were refused at once.
     fn take_in(&mut self, reports: &[pb::WorkReport], acks: &[pb::Acknowledge]) -> Vec<String> {
         let mut refused = Vec::new();
-        if reports.len() > REPORTS_MAX || acks.len() > ACKNOWLEDGEMENTS_MAX {
-            refused.push(format!(
-                "reports: a frame has at most {REPORTS_MAX} reports and {ACKNOWLEDGEMENTS_MAX} acknowledgements; all of \
-                 this frame's were dropped"
-            ));
-            return refused;
-        }
         let caller = self.peer.caller.clone();
         for (i, w) in acks.iter().enumerate() {
             let parsed = convert::acknowledge(w, &caller);
@@ -284,19 +290,43 @@ impl Session {
     }
 
     async fn tell(&mut self, answer: pb::SessionResponse) -> Result<(), End> {
-        match self.down.try_send(Ok(answer)) {
+        let hold = |n| self.ctx.hold(Kind::Stream, &self.peer.caller, n);
+        let Ok(held) = hold(answer.encoded_len()) else {
+            return Err(self.too_slow());
+        };
+        match self.down.try_send((Ok(answer), Some(held))) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(End::Reader),
             Err(TrySendError::Full(answer)) => {
+                // What the client says meanwhile lies unread.
+                let Ok(_unread) = hold(STREAM_WINDOW as usize) else {
+                    return Err(self.too_slow());
+                };
                 let told = tokio::time::timeout(READER_PATIENCE, self.down.send(answer)).await;
-                if matches!(told, Ok(Ok(()))) {
-                    return Ok(());
+                match told {
+                    Ok(Ok(())) => Ok(()),
+                    _ => Err(self.too_slow()),
                 }
-                tracing::debug!(tenant = %self.peer.caller.tenant, "a session's reader does not keep up");
-                Err(End::Reader)
             }
         }
     }
+
+    fn too_slow(&self) -> End {
+        tracing::debug!(tenant = %self.peer.caller.tenant, "a session's reader does not keep up");
+        End::Reader
+    }
+}
+
+/// Takes out what is too much for one frame; says so.
+fn shorten(frame: &mut pb::SessionRequest) -> Option<String> {
+    if frame.reports.len() <= REPORTS_MAX && frame.acknowledgements.len() <= ACKNOWLEDGEMENTS_MAX {
+        return None;
+    }
+    (frame.reports, frame.acknowledgements) = (Vec::new(), Vec::new());
+    Some(format!(
+        "reports: a frame has at most {REPORTS_MAX} reports and {ACKNOWLEDGEMENTS_MAX} acknowledgements; all of this \
+         frame's were dropped"
+    ))
 }
 
 /// The controller has rung, and it is time to answer. What it rings meanwhile is one ring.

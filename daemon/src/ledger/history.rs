@@ -3,6 +3,7 @@
 //! It never sees the writing connection. A page is read in one statement and at once: a reader that stays keeps
 //! SQLite from emptying its WAL.
 use evenkeel_core::id::{JobId, LeaseId, Name};
+use futures::{Stream, TryStreamExt as _};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteRow};
 use sqlx::{ConnectOptions, Connection, Row, SqliteConnection};
 use tokio::sync::Mutex;
@@ -11,6 +12,9 @@ use super::{Config, HistoryError};
 
 /// Most events on one page: some hundred kilobytes.
 pub const PAGE_MAX: u32 = 1000;
+
+/// A page with so many bytes of events takes no more of them: a declaration may be long, and a page is held in memory.
+const PAGE_BYTES: usize = 2 << 20;
 
 /// The kinds of events that say how a job's shares were decided.
 pub const DECISIONS: [&str; 4] = [
@@ -136,6 +140,21 @@ fn query(page: &Page) -> sqlx::QueryBuilder<sqlx::Sqlite> {
     sql
 }
 
+/// As many as fit on a page.
+async fn some(
+    mut rows: impl Stream<Item = Result<SqliteRow, sqlx::Error>> + Unpin,
+) -> Result<Vec<EventRecord>, sqlx::Error> {
+    let (mut records, mut bytes) = (Vec::new(), 0);
+    while bytes < PAGE_BYTES
+        && let Some(row) = rows.try_next().await?
+    {
+        let record = record(&row)?;
+        bytes += record.json.len();
+        records.push(record);
+    }
+    Ok(records)
+}
+
 impl History {
     /// The history of an open ledger. Connects when it is first asked.
     pub fn new(config: &Config) -> Self {
@@ -153,16 +172,10 @@ impl History {
             Some(conn) => conn,
             None => self.connect().await?,
         };
-        let rows = sql
-            .build()
-            .fetch_all(&mut conn)
-            .await
-            .map_err(HistoryError::Page)?;
+        let records = some(sql.build().fetch(&mut conn));
+        let records = records.await.map_err(HistoryError::Page)?;
         *slot = Some(conn); // after an error it is opened anew
-        rows.iter()
-            .map(record)
-            .collect::<Result<_, _>>()
-            .map_err(HistoryError::Page)
+        Ok(records)
     }
 
     /// How a job's shares were decided, newest first.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_core::unit::Millis;
 use evenkeel_proto::v1 as pb;
+use evenkeeld::api::rate::{RateLimit, RateLimits};
 use evenkeeld::api::{Api, Config, Connections, Running, Tcp, Tenants};
 use evenkeeld::audit::Audit;
 use evenkeeld::config::TenantsConfig;
@@ -50,6 +51,10 @@ impl House {
             rest_writes: false,
             // Nobody's uid: the tests' own would be an admin's.
             tenants: Tenants::new(&tenants, u32::MAX),
+            rates: RateLimits {
+                named: [(kit::name("slow"), RateLimit::new(1, 3))].into(),
+                others: None,
+            },
             audit: Audit::to(&folder.path().join("audit.jsonl")).unwrap(),
             node_name: "house".into(),
             default_ttl: Millis::secs(30),
@@ -432,5 +437,33 @@ async fn rest_is_seen_by_token_or_by_the_connections_user() {
     // What is nobody's is shown to everybody.
     for path in ["/healthz", "/metrics", "/openapi.json"] {
         assert_eq!(house.shown(path, "other").await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_calls_no_more_often_than_its_cap_and_renews_all_the_same() {
+    let house = House::with("").await;
+    let mut slow = house.leases("spiffe://lab/tenant/slow").await;
+    let lease = acquire(&mut slow, unenforced(1)).await;
+    let get = pb::GetLeaseRequest { lease_id: lease.id };
+    let refused = until("a refusal", async || slow.get_lease(get).await.err()).await;
+    assert_eq!(
+        (refused.code(), why(&refused).as_str()),
+        (Code::ResourceExhausted, "BUSY")
+    );
+    assert!(refused.message().contains("requests_per_s"), "{refused:?}");
+    for _ in 0..20 {
+        let renew = pb::RenewLeasesRequest {
+            leases: vec![reference(&lease)],
+        };
+        let renewed = slow.renew_leases(renew).await.unwrap().into_inner();
+        assert_eq!(renewed.results[0].status(), pb::RenewStatus::Renewed);
+    }
+    let mut other = house.leases("spiffe://lab/tenant/alice").await;
+    for _ in 0..20 {
+        other
+            .list_leases(pb::ListLeasesRequest::default())
+            .await
+            .unwrap();
     }
 }

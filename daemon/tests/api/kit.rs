@@ -193,6 +193,7 @@ impl Rig {
             rest: Some(any),
             rest_writes: self.rest_writes,
             tenants: Tenants::everybody(who.caller()),
+            rates: Default::default(),
             audit: Audit::off(),
             node_name: "testnode".into(),
             default_ttl: Millis::secs(30),

@@ -83,6 +83,7 @@ async fn two_daemons_do_not_share_a_socket_and_rest_stays_at_home() {
         rest: None,
         rest_writes: false,
         tenants: Tenants::everybody(Who::Alice.caller()),
+        rates: Default::default(),
         audit: Audit::off(),
         node_name: "second".into(),
         default_ttl: Millis::secs(30),

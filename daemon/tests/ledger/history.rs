@@ -258,3 +258,37 @@ fn a_backlog_goes_in_slices_while_nothing_else_happens() {
         assert_eq!(left.first().unwrap().unix_ms, now, "what is new stays");
     });
 }
+
+#[test]
+fn a_page_of_long_events_is_short_and_the_next_one_goes_on() {
+    block_on(async {
+        let mut trail = Trail::new().await;
+        trail
+            .happen(Event::JobSubmitted { job: job(2, 1) }, 8_000)
+            .await;
+        for second in 9..49 {
+            let reason = "it does not pay ".repeat(8 << 10);
+            let event = Event::JobStayed {
+                id: JobId(2),
+                reason,
+            };
+            trail.happen(event, second * 1_000).await;
+        }
+        let (mut after, mut pages) = (Some(8), Vec::new());
+        loop {
+            let page = Page {
+                after,
+                limit: 1_000,
+                ..Page::default()
+            };
+            let page = trail.history.page(&page).await.unwrap();
+            let Some(last) = page.last() else {
+                break;
+            };
+            after = Some(last.seq);
+            pages.push(page.len());
+        }
+        // 128 KiB each, and 2 MiB a page.
+        assert_eq!(pages, [16, 16, 8]);
+    });
+}

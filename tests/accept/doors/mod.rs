@@ -7,6 +7,7 @@ mod ratios;
 mod steady;
 mod strangers;
 
+pub(crate) use attack::{AttackerArgs, VictimArgs, attacker, victim};
 pub(crate) use moved::{NextArgs, next};
 
 use crate::Run;

@@ -132,11 +132,11 @@ fn gpu(state: &State, g: &Gpu, around: &Around<'_>) -> pb::Gpu {
 
 /// Whether two looks show the same, the passing of time apart.
 pub(in crate::api) fn same_node(a: &pb::Node, b: &pb::Node) -> bool {
-    let still = |n: &pb::Node| pb::Node {
-        uptime_ms: 0,
-        ..n.clone()
+    let then = pb::Node {
+        uptime_ms: b.uptime_ms,
+        ..a.clone()
     };
-    still(a) == still(b)
+    then == *b
 }
 
 /// Which events are asked for.

@@ -94,7 +94,7 @@ impl JobService for Jobs {
         request: Request<pb::WatchJobRequest>,
     ) -> Answer<Self::WatchJobStream> {
         let peer = caller::of(&request)?;
-        let place = self.0.place(Kind::Stream, &peer.caller)?;
+        let place = self.0.place(Kind::Watch, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let closing = peer.closing.clone();
         let looks = watch_one(&self.0, &peer.caller, name, closing, place).await?;
@@ -183,9 +183,9 @@ pub(in crate::api) async fn watch_one(
     place: Place,
 ) -> Result<Answers<pb::WatchJobResponse>, Status> {
     let last = Arc::new(Mutex::new(find(ctx, caller, name).await?));
-    let (inner, caller) = (ctx.clone(), caller.clone());
+    let (inner, who) = (ctx.clone(), caller.clone());
     let look = move || {
-        let (ctx, caller, last) = (inner.clone(), caller.clone(), last.clone());
+        let (ctx, caller, last) = (inner.clone(), who.clone(), last.clone());
         async move {
             // By number: another job may take the name.
             let id = JobId(lock(&last).id);
@@ -205,7 +205,7 @@ pub(in crate::api) async fn watch_one(
         let still = |w: &pb::WatchJobResponse| w.job.as_ref().map(convert::without_times);
         still(a) == still(b)
     };
-    Ok(watch(ctx, closing, place, look, same))
+    Ok(watch(ctx, caller, closing, place, look, same))
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -12,7 +12,7 @@ use evenkeel_proto::v1 as pb;
 use pb::lease_service_server::LeaseService;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Answer, Answers, LEASES, unexpected};
+use super::{Answer, LEASES, unexpected};
 use crate::api::budget::Kind;
 use crate::api::caller::{self, Peer};
 use crate::api::config::GpuSockets;
@@ -171,7 +171,7 @@ impl LeaseService for Leases {
         Ok(Response::new(pb::ClearLeaseResponse { lease: Some(lease) }))
     }
 
-    type SessionStream = Answers<pb::SessionResponse>;
+    type SessionStream = session::Told;
 
     async fn session(
         &self,

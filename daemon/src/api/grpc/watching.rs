@@ -1,17 +1,19 @@
 //! Streams that show something now and again whenever it changes: at most ten times a second, and never more than
 //! the reader takes.
 use std::sync::Arc;
+use std::time::Duration;
 
+use evenkeel_core::command::Caller;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::Answers;
-use crate::api::budget::Place;
+use crate::api::budget::{Kind, Place};
 use crate::api::context::Context;
 use crate::api::error;
-use crate::api::limits::{OUTBOUND_MAX, READER_PATIENCE, WATCH_EVERY, WATCH_LOOK};
+use crate::api::limits::{READER_PATIENCE, WATCH_EVERY, WATCH_LOOK, WATCHERS_OFTEN};
 
 /// What a look shows.
 pub(super) enum Look<T> {
@@ -21,23 +23,29 @@ pub(super) enum Look<T> {
     Last(T),
 }
 
-/// Starts a watcher, which ends when its connection is `closing`. `look` looks; `same` says whether two looks differ in nothing that matters.
+/// Starts a watcher of the caller's, which ends when its connection is `closing`. `look` looks; `same` says whether two
+/// looks differ in nothing that matters.
 pub(super) fn watch<T, F, Fut>(
     ctx: &Arc<Context>,
+    caller: &Caller,
     closing: CancellationToken,
     place: Place,
     mut look: F,
     same: fn(&T, &T) -> bool,
 ) -> Answers<T>
 where
-    T: Clone + Send + Sync + 'static,
+    T: prost::Message + Clone + 'static,
     F: FnMut() -> Fut + Send + 'static,
     Fut: Future<Output = Result<Look<T>, Status>> + Send,
 {
-    let (down, stream) = mpsc::channel(OUTBOUND_MAX);
+    // Only the newest waits for its reader.
+    let (down, stream) = mpsc::channel(1);
     let mut changes = ctx.handle.changes();
+    let (budget, caller) = (ctx.clone(), caller.clone());
     ctx.tasks.spawn(async move {
-        let _place = place;
+        let Ok(mut held) = budget.hold(Kind::Watch, &caller, 0) else {
+            return;
+        };
         let mut told: Option<T> = None;
         loop {
             changes.mark_unchanged();
@@ -50,6 +58,12 @@ where
                 (Ok(seen), Some(told)) => last || !same(seen, told),
                 _ => true,
             };
+            // What is told and what waits (twice as long as on the wire), and what is on its way.
+            let n = |seen: &T| 5 * seen.encoded_len();
+            if news && !held.set(seen.as_ref().map_or(0, n)) {
+                tell(&down, Err(error::overloaded())).await;
+                return;
+            }
             told = seen.as_ref().ok().cloned();
             if news && !tell(&down, seen).await {
                 return; // the reader is gone, or too slow
@@ -63,7 +77,7 @@ where
                     return;
                 }
                 () = down.closed() => return,
-                () = tokio::time::sleep(WATCH_EVERY) => {}
+                () = tokio::time::sleep(pause(place.own())) => {}
             }
             tokio::select! {
                 () = closing.cancelled() => {}
@@ -74,6 +88,12 @@ where
         }
     });
     ReceiverStream::new(stream)
+}
+
+/// Between two looks of one of so many watchers.
+fn pause(watchers: usize) -> Duration {
+    let as_often = watchers.div_ceil(WATCHERS_OFTEN).max(1);
+    WATCH_EVERY * u32::try_from(as_often).unwrap_or(u32::MAX)
 }
 
 /// False: nobody reads it.

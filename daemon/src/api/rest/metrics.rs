@@ -70,7 +70,7 @@ fn recorder() -> Option<PrometheusHandle> {
 }
 
 /// What the daemon counts: name, and what it is. A test holds that nothing is counted that is not here.
-const COUNTERS: [(&str, &str); 15] = [
+const COUNTERS: [(&str, &str); 16] = [
     (
         "evenkeel_requests_total",
         "gRPC requests by service and method.",
@@ -88,6 +88,10 @@ const COUNTERS: [(&str, &str); 15] = [
     (
         "evenkeel_audit_lines_left_out_total",
         "Refusals that were not written down: too many at once, or the disk is full.",
+    ),
+    (
+        "evenkeel_limits_met_total",
+        "Requests, streams and connections that a limit has ended, by limit.",
     ),
     ("evenkeel_events_total", "Committed events by kind."),
     (

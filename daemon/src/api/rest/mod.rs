@@ -131,6 +131,13 @@ async fn acceptable(State(offer): State<Offer>, request: Request, next: Next) ->
     Problem::new(StatusCode::NOT_ACCEPTABLE, "NOT_ACCEPTABLE", &detail).into_response()
 }
 
+/// For who comes while too many look at once.
+pub(super) fn busy() -> Response {
+    let detail = "too many look at once; come back in a second";
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "BUSY", detail);
+    ([(header::RETRY_AFTER, "1")], problem).into_response()
+}
+
 async fn nothing_here() -> Problem {
     let detail =
         "there is nothing at this path; /openapi.json lists the paths, and /docs shows them";

@@ -81,10 +81,10 @@ mod tests {
             let all = (found.grpc + found.rest + OWN_DESCRIPTORS) as u64;
             assert!(all <= files || found.grpc == CONNECTIONS_LEAST, "{all}");
         };
-        check(u64::MAX, 4_096, 1_024, 128);
-        check(65_536, 4_096, 1_024, 128); // as in the unit
-        check(4_352, 4_096, 1_024, 128);
-        check(4_351, 4_095, 1_024, 128);
+        check(u64::MAX, 2_048, 1_024, 128);
+        check(65_536, 2_048, 1_024, 128); // as in the unit
+        check(2_304, 2_048, 1_024, 128);
+        check(2_303, 2_047, 1_023, 128);
         check(1_024, 784, 392, 112); // the usual limit, where the hard one is no higher
         check(256, 112, 56, 16);
         check(64, 16, 8, 1);
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn what_is_short_says_what_to_set() {
         let told = Connections::within(1_024).shortfall(1_024).unwrap();
-        for part in ["1024 files", "784", "4096", "LimitNOFILE=4352"] {
+        for part in ["1024 files", "784", "2048", "LimitNOFILE=2304"] {
             assert!(told.contains(part), "{part} is not in {told}");
         }
     }

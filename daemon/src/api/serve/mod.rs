@@ -4,11 +4,15 @@
 //! what is under way has a few seconds. After [`STOP_DEADLINE`] the servers are gone, whatever hangs.
 mod connection;
 mod connections;
+mod dispatch;
+mod frames;
 mod health;
+mod line;
 mod loopback;
-mod patient;
 mod seats;
+mod shown;
 mod socket;
+mod stream;
 mod tcp;
 mod tls;
 
@@ -32,9 +36,12 @@ use super::limits::{
 };
 use super::rest;
 use crate::handle::{Failure, Handle};
-use connection::{Dispatch, serve_grpc, serve_rest};
+use connection::{serve_grpc, serve_rest};
 pub use connections::Connections;
+use dispatch::Dispatch;
+use frames::PREFACE;
 use seats::{Seat, Seats, Who};
+use shown::Shown;
 use socket::Door;
 pub(super) use tcp::CertificateTrouble;
 use tcp::TcpDoor;
@@ -143,7 +150,7 @@ impl Api {
         let (routes, reporter) = grpc::routes(&ctx)?;
         let health = tokio::spawn(health::follow(ctx.clone(), reporter));
         let server = Arc::new(Server {
-            dispatch: Dispatch::new(grpc::leases(&ctx), routes, ctx.config.audit.clone()),
+            dispatch: Dispatch::new(grpc::leases(&ctx), routes, &ctx),
             seats: Seats::new(
                 connections.grpc,
                 connections.per_user,
@@ -274,12 +281,18 @@ async fn rest_loop(server: Arc<Server>, listener: TcpListener) {
             continue;
         };
         let _ = stream.set_nodelay(true); // a hint
-        let (router, stop) = (router.clone(), ctx.stop.clone());
+        let shown = Shown::new(router.clone(), ctx.budget.clone());
+        let stop = ctx.stop.clone();
         ctx.tasks.spawn(async move {
             let _seat = seat;
-            serve_rest(stream, from, router, stop).await;
+            serve_rest(stream, from, shown, stop).await;
         });
     }
+}
+
+/// A client met a limit that ends its request, its stream or its connection.
+fn met(limit: &'static str) {
+    metrics::counter!("evenkeel_limits_met_total", "limit" => limit).increment(1);
 }
 
 fn refused_connection(listener: &'static str) {
@@ -353,7 +366,6 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut said = [0; PREFACE.len()];
     let mut heard = 0;
     let greeting = async {

@@ -1,4 +1,5 @@
-//! How many connections are open, in all and of each user: one user cannot shut the others out.
+//! How many connections are open, in all and of each user: one user cannot shut the others out, and nobody takes more
+//! than is left, so that many together cannot either.
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,7 +62,8 @@ impl Seats {
             Who::Admin(_) => self.most,
             _ => self.most.saturating_sub(self.for_admins),
         };
-        if taken.all >= most || own >= self.most_each {
+        let left = most.saturating_sub(taken.all);
+        if left == 0 || own >= self.most_each.min(left) {
             return None;
         }
         taken.all += 1;
@@ -96,17 +98,30 @@ mod tests {
 
     #[test]
     fn one_user_cannot_take_all() {
-        let seats = Seats::new(3, 2, 0);
+        let seats = Seats::new(6, 2, 0);
         let (alice, bob) = (Who::User(1), Who::User(2));
         let first = seats.take(alice.clone()).unwrap();
         let _second = seats.take(alice.clone()).unwrap();
         assert!(seats.take(alice.clone()).is_none(), "her share is used up");
-        let third = seats.take(bob.clone()).unwrap();
-        assert!(seats.take(bob.clone()).is_none(), "all are taken");
         drop(first);
         assert!(seats.take(alice).is_some());
-        drop(third);
         assert!(seats.take(bob).is_some());
+    }
+
+    #[test]
+    fn nobody_takes_more_than_is_left() {
+        let seats = Seats::new(16, 100, 0);
+        let mut all = Vec::new();
+        let mut take = |uid| {
+            let own = std::iter::from_fn(|| seats.take(Who::User(uid)));
+            let before = all.len();
+            all.extend(own);
+            all.len() - before
+        };
+        assert_eq!([1, 2, 3, 4, 5].map(&mut take), [8, 4, 2, 1, 1]);
+        assert!(seats.take(Who::User(6)).is_none(), "all are taken");
+        all.clear();
+        assert!(seats.take(Who::User(6)).is_some());
     }
 
     #[test]
