@@ -45,6 +45,8 @@ pub(super) struct Ground {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Use {
     pub(super) rss_mib: u64,
+    /// The most that it ever was, by the kernel's own count: looks may miss it.
+    pub(super) peak_mib: u64,
     pub(super) files: u64,
 }
 
@@ -161,6 +163,7 @@ pub(super) fn look(pid: u32) -> anyhow::Result<Use> {
     };
     Ok(Use {
         rss_mib: field("VmRSS:")? >> 10,
+        peak_mib: field("VmHWM:")? >> 10,
         files: fs::read_dir(format!("/proc/{pid}/fd"))?.count() as u64,
     })
 }

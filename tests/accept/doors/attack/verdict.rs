@@ -95,7 +95,7 @@ impl Watcher {
         let thread = std::thread::spawn(move || {
             while !until.load(Ordering::Relaxed) {
                 if let Ok(now) = look(pid) {
-                    of[0].fetch_max(now.rss_mib, Ordering::Relaxed);
+                    of[0].fetch_max(now.peak_mib, Ordering::Relaxed);
                     of[1].fetch_max(now.files, Ordering::Relaxed);
                 }
                 std::thread::sleep(LOOKS_EVERY);
@@ -111,7 +111,8 @@ impl Watcher {
     fn most(mut self) -> Use {
         self.end();
         Use {
-            rss_mib: self.most[0].load(Ordering::Relaxed),
+            rss_mib: 0,
+            peak_mib: self.most[0].load(Ordering::Relaxed),
             files: self.most[1].load(Ordering::Relaxed),
         }
     }
@@ -136,7 +137,7 @@ struct Recovery {
     last: Option<String>,
 }
 
-/// Waits until, after the attack, each door serves, grants go on, memory and files are given back.
+/// Waits until, after the attack, each door serves, grants go on, files are closed and memory is in bound.
 async fn recovers(ground: &Ground, before: Use) -> Recovery {
     let start = Instant::now();
     let mut last = None;
@@ -256,13 +257,13 @@ fn memory(what: &str, seen: &Seen) -> Row {
         &format!("under {RSS_MAX_MIB} MB"),
         format!(
             "{} MiB at most ({} before, {} after); {} files open at most; {} KiB of log",
-            seen.most.rss_mib,
+            seen.most.peak_mib,
             seen.before.rss_mib,
             seen.after.rss_mib,
             seen.most.files,
             seen.log_kib
         ),
-        seen.most.rss_mib << 20 < RSS_MAX_MIB * 1_000_000,
+        seen.most.peak_mib << 20 < RSS_MAX_MIB * 1_000_000,
     )
 }
 
@@ -281,7 +282,7 @@ fn recovery(what: &str, seen: &Seen) -> Row {
     let alarm = alarm.map_or_else(String::new, |a| format!(", such as {a}"));
     Row::new(
         &format!(
-            "{what}: recovers: every door serves, grants go on, memory and files given back, no alarm"
+            "{what}: recovers: every door serves, grants go on, files are closed, memory is in bound, no alarm"
         ),
         "within 5 s",
         format!(
