@@ -98,15 +98,15 @@ fn caps_hold_on_each_gpu() {
         "10 more SMs of gpu 0 are needed than are free (30 asked, 20 free); held by your tenant's cap of 60, of which \
          it has 40"
     );
-    assert_eq!(
-        s.acquire("alice", sms(1, 60), |_| ()).0,
-        ["lease 2 has cores "],
-        "another GPU"
-    );
     let (_, answer) = s.acquire("alice", sms(1, 62), |_| ());
     assert_eq!(
         refusal(answer),
         "SMs of one tenant on a GPU are limited to 60"
+    );
+    assert_eq!(
+        s.acquire("alice", sms(1, 60), |_| ()).0,
+        ["lease 2 has cores "],
+        "another GPU"
     );
     assert_eq!(
         s.acquire("bob", sms(0, 60), |_| ()).0,

@@ -176,7 +176,9 @@ async fn who_is_not_known_learns_nothing_and_is_written_down() {
         ),
     ] {
         let told = house.asked(pair.as_ref()).await.unwrap_err();
-        assert!(told.contains(answer), "{what}: {told}");
+        // The connection may be gone before the alert is read.
+        let broken = told.contains("connection closed");
+        assert!(broken || told.contains(answer), "{what}: {told}");
         house
             .audited(&[("door", "tls"), ("reason", "TLS_HANDSHAKE"), ("why", line)])
             .await;
