@@ -7,6 +7,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
+use sha2::{Digest as _, Sha256};
 use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
@@ -53,10 +54,15 @@ impl Authority {
         let (mut params, ends) = params(days, None);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let name = format!("Evenkeel CA of {trust_domain}");
+        let key = KeyPair::generate().map_err(failed)?;
+        // Two CAs of one name would be taken for each other, and told apart by a broken signature only.
+        let digest = Sha256::digest(key.public_key_raw());
+        let name = format!(
+            "Evenkeel CA of {trust_domain} ({:02x}{:02x}{:02x})",
+            digest[0], digest[1], digest[2]
+        );
         params.distinguished_name.push(DnType::CommonName, name);
         params.subject_alt_names = vec![uri_name(&format!("spiffe://{trust_domain}"))?];
-        let key = KeyPair::generate().map_err(failed)?;
         let certificate = params.self_signed(&key).map_err(failed)?.pem();
         Ok(Self {
             issuer: Issuer::new(params, key),
