@@ -29,7 +29,8 @@ RUN cargo build --locked --profile "$PROFILE" --package evenkeeld --package even
         --bin evenkeeld --bin evenkeel --bin evenkeel-gpu \
     && mkdir /out \
     && find target -maxdepth 2 -type f \( -name evenkeeld -o -name evenkeel -o -name evenkeel-gpu \) \
-        -exec strip {} + -exec mv {} /out/ \;
+        -exec mv {} /out/ \; \
+    && strip /out/*
 
 FROM docker.io/library/debian:${DEBIAN}-slim
 # hadolint ignore=DL3008

@@ -4,13 +4,14 @@
 #
 # Needs root and Debian's archive; where one of them is not there, it says so and ends well. Where no registry is
 # reached, the two base images are made here: from Debian's archive, and from this machine's Rust. PROFILE=dev builds
-# faster. Called by `make container-check`.
+# faster; BINARIES=DIR leaves the stages of the build out and takes the three programs from there. Called by
+# `make container-check`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly HADOLINT=2.15.1
 readonly cache=$PWD/${CARGO_TARGET_DIR:-target}/container-check
-readonly profile=${PROFILE:-release}
+profile=${PROFILE:-release}
 rust=$(sed -n 's/^ARG RUST=//p' Dockerfile)
 debian=$(sed -n 's/^ARG DEBIAN=//p' Dockerfile)
 readonly SLIM=docker.io/library/debian:$debian-slim RUST=docker.io/library/rust:$rust-slim-$debian
@@ -35,14 +36,15 @@ fi
 
 # ---- An engine, in a store of its own. ----
 (($(id -u) == 0)) || skip "it needs root, for an engine of its own"
-for package in debootstrap buildah podman crun; do
+for package in debootstrap buildah podman runc; do
     dpkg -s "$package" >/dev/null 2>&1 || apt-get install -y --no-install-recommends "$package" >/dev/null 2>&1 \
         || { apt-get update && apt-get install -y --no-install-recommends "$package"; } >/dev/null 2>&1 \
         || skip "$package cannot be installed"
 done
-store=(--root "$cache/store" --runroot "$cache/run" --log-level error)
-engine() { podman "${store[@]}" "$@"; }
-name=evenkeel-check-$$
+store=(--root "$cache/store" --runroot "$cache/run" --log-level fatal) # no systemd here to make timers with
+# runc: it runs beside control groups of either version.
+engine() { podman "${store[@]}" --runtime runc --cgroup-manager cgroupfs "$@"; }
+name=image-check-$$
 cleanup() { engine rm --force --volumes "$name" >/dev/null 2>&1 || true; }
 # The base images stay for the next run; what was built from them is gigabytes.
 drop() {
@@ -75,8 +77,18 @@ fi
 # What cargo has loaded on this machine is not loaded again.
 registry=${CARGO_HOME:-$HOME/.cargo}/registry
 mkdir -p "$registry"
+file=Dockerfile context=.
+if [[ -n ${BINARIES:-} ]]; then
+    profile="programs from $BINARIES: the stages of the build were left out"
+    context=$cache/context file=$cache/context/Dockerfile
+    rm -rf "$context"
+    mkdir -p "$context/out"
+    cp -r config "$context/"
+    for program in evenkeeld evenkeel evenkeel-gpu; do cp "$BINARIES/$program" "$context/out/"; done
+    sed -n -e '/^ARG DEBIAN=/p' -e '/^FROM .*debian:/,$p' Dockerfile | sed 's|--from=builder /out/|out/|' >"$file"
+fi
 buildah "${store[@]}" bud --isolation chroot --format docker --pull-never --layers --build-arg "PROFILE=$profile" \
-    --volume "$registry:/usr/local/cargo/registry" --tag "$name" . >"$cache/build.log" 2>&1 \
+    --volume "$registry:/usr/local/cargo/registry" --tag "$name" --file "$file" "$context" >"$cache/build.log" 2>&1 \
     || { tail -n 20 "$cache/build.log"; fail "the image does not build"; }
 found built "$(engine image inspect --format '{{.Size}} bytes, user {{.Config.User}}, entry {{.Config.Entrypoint}}' "$name") ($profile)"
 
@@ -84,7 +96,8 @@ found built "$(engine image inspect --format '{{.Size}} bytes, user {{.Config.Us
 use() { # WHAT [OPTION…]: runs it until it is healthy
     local what=$1
     shift
-    engine run --detach --name "$name" --cgroups=disabled --network=none --ulimit host "$@" "localhost/$name" >/dev/null
+    engine run --detach --name "$name" --network=none --health-interval disable \
+        --ulimit nofile=8192:8192 --ulimit nproc=4096:4096 "$@" "localhost/$name" >/dev/null
     for _ in $(seq 100); do
         if engine healthcheck run "$name" >/dev/null 2>&1; then
             found "$what" "healthy, as user $(engine exec "$name" id -u)"
@@ -96,7 +109,8 @@ use() { # WHAT [OPTION…]: runs it until it is healthy
     fail "not healthy ($what)"
 }
 use "a synthetic pool" --env EVENKEEL__NODE__POOL=synthetic
-engine exec "$name" evenkeel node | grep -q '64' || fail "evenkeel node"
+node=$(engine exec "$name" evenkeel node) || fail "evenkeel node"
+[[ $node == *64* ]] || fail "evenkeel node: $node"
 engine stop --time 10 "$name" >/dev/null
 [[ $(engine inspect --format '{{.State.ExitCode}}' "$name") == 0 ]] || fail "it does not end well"
 cleanup

@@ -8,10 +8,15 @@ use crate::units::{counted, show_duration};
 
 /// Behind the newest event by more than this the wall clock was set back.
 const SET_BACK_MS: u64 = 2_000;
+/// The pool that exists in the ledger only.
+const SYNTHETIC: &str = "synthetic";
 
 pub(super) fn findings(node: &Node, own_version: &str) -> Vec<Finding> {
     let mut findings = vec![version(node, own_version), ledger(node), cores(node)];
-    findings.extend(node.gpus.iter().map(gpu));
+    // Of a synthetic pool one word says it all: nobody expects that its GPUs are there.
+    if node.kind != SYNTHETIC {
+        findings.extend(node.gpus.iter().map(gpu));
+    }
     if node.gpus.is_empty() {
         findings.push(Finding::warning(
             "gpus",
@@ -75,10 +80,13 @@ fn ledger(node: &Node) -> Finding {
 
 fn cores(node: &Node) -> Finding {
     let leasable = node.cores.len().saturating_sub(node.reserved_cores.len());
-    if node.kind == "synthetic" {
+    if node.kind == SYNTHETIC {
         return Finding::warning(
             "cores",
-            format!("{leasable}, SYNTHETIC: nothing is enforced"),
+            format!(
+                "{leasable}, and {}, SYNTHETIC: nothing is enforced",
+                counted(node.gpus.len() as u64, "GPU")
+            ),
             "Set node.pool = \"local\" to lease what this machine has.",
         );
     }
@@ -187,7 +195,10 @@ mod tests {
         check(|n| n.version = "what".into(), &[("daemon", State::Bad)]);
         check(|n| n.degraded = true, &[("ledger", State::Bad)]);
         check(
-            |n| n.kind = "synthetic".into(),
+            |n| {
+                n.kind = "synthetic".into();
+                n.gpus[0].backend = "none".into();
+            },
             &[("cores", State::Warning)],
         );
         check(
