@@ -125,6 +125,7 @@ pub(super) struct Did {
     pub(super) ended: u64,
     pub(super) goaways: u64,
     pub(super) resets: u64,
+    pub(super) taken_in: u64,
     pub(super) sent: u64,
 }
 
@@ -195,6 +196,7 @@ pub(crate) async fn attacker(args: AttackerArgs) -> anyhow::Result<bool> {
         ended: t.ended.load(of),
         goaways: t.goaways.load(of),
         resets: t.resets.load(of),
+        taken_in: t.taken_in.load(of),
         sent: t.sent.load(of),
     };
     println!("{}", serde_json::to_string(&did)?);

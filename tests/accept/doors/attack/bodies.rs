@@ -2,6 +2,7 @@
 use std::time::Duration;
 
 use evenkeel_proto::v1 as pb;
+use pb::profile_service_client::ProfileServiceClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::attacker::{Field, door};
@@ -19,6 +20,9 @@ const BYTE_EVERY: Duration = Duration::from_millis(500);
 const DEPTH: usize = 200_000;
 /// Elements with nothing in them: two bytes on the wire, many in memory.
 const EMPTY_ELEMENTS: usize = 1 << 20;
+
+/// As many as a message with profiles may have.
+const ALLOWED_ELEMENTS: usize = 390_000;
 
 const ACQUIRE: &str = "/evenkeel.v1.LeaseService/AcquireLease";
 const SESSION: &str = "/evenkeel.v1.LeaseService/Session";
@@ -75,6 +79,7 @@ pub(super) async fn oversized(field: &Field) {
 async fn too_large(field: Field, i: usize) {
     match i % 4 {
         0 => rest(&field, i).await,
+        1 => just_small_enough(&field).await,
         _ => grpc(&field, i).await,
     }
 }
@@ -146,6 +151,30 @@ async fn grpc(field: &Field, i: usize) {
             .await;
         add(&field.tally.sent, 1);
         stream += 2;
+    }
+}
+
+/// A message of nearly the size that is allowed, sent as it should be, that is forty times as large in memory.
+async fn just_small_enough(field: &Field) {
+    let Ok(channel) = crate::load::channel(&field.doors.socket).await else {
+        return add(&field.tally.refused, 1);
+    };
+    add(&field.tally.connected, 1);
+    let mut profiles = ProfileServiceClient::new(channel);
+    for _ in 0..50 {
+        let profile = Some(pb::Profile {
+            points: vec![pb::ProfilePoint::default(); ALLOWED_ELEMENTS],
+            ..Default::default()
+        });
+        add(&field.tally.sent, 1);
+        let answer = profiles.import_profile(pb::ImportProfileRequest { profile });
+        // Read and refused for what it says, it has cost what it can cost; else it was only large.
+        if answer
+            .await
+            .is_err_and(|e| e.code() == tonic::Code::InvalidArgument)
+        {
+            add(&field.tally.taken_in, 1);
+        }
     }
 }
 

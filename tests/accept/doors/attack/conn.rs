@@ -52,6 +52,8 @@ pub(super) struct Tally {
     pub(super) goaways: AtomicU64,
     /// Streams that it reset.
     pub(super) resets: AtomicU64,
+    /// Messages that it read in full before it refused them.
+    pub(super) taken_in: AtomicU64,
     /// What the attack consists of: frames, requests, bytes; the attack says which.
     pub(super) sent: AtomicU64,
 }

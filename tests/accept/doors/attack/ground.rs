@@ -13,8 +13,10 @@ use super::attacker::{Attack, Did};
 use super::victim::Suffered;
 use crate::daemon::Daemon;
 
-/// Users without a name: attackers, and their victim.
+/// Users without a name: attackers, one who only fills the seats (else the other attackers would be shut out by it),
+/// and the victim.
 const ATTACKER: u32 = 65_534;
+const SITTER: u32 = 65_532;
 const VICTIM: u32 = 65_533;
 
 /// A pool that exists in the ledger only, and has room for a flood of grants.
@@ -101,7 +103,11 @@ impl Ground {
     }
 
     pub(super) fn attacker(&self, attack: Attack, seconds: u64) -> anyhow::Result<Child> {
-        let mut command = self.process(ATTACKER);
+        let user = match attack {
+            Attack::Idle => SITTER,
+            _ => ATTACKER,
+        };
+        let mut command = self.process(user);
         command
             .args(["attacker", "--attack", attack.name()])
             .args(["--seconds", &seconds.to_string()])

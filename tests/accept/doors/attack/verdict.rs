@@ -214,7 +214,9 @@ fn told(what: &str, seen: &Seen, seconds: u64, short: bool) -> Vec<Row> {
     let together = seen.did.len() > 1;
     let happened = seen.did.iter().all(|(attack, did)| {
         let (connected, sent) = attack.at_least(short, together);
-        did.connected >= connected && did.sent >= sent
+        // Together, others may have taken the turns of large messages.
+        let taken_in = *attack != Attack::Oversized || together || did.taken_in > 0;
+        did.connected >= connected && did.sent >= sent && taken_in
     });
     let s = &seen.suffered;
     vec![
@@ -298,14 +300,18 @@ fn recovery(what: &str, seen: &Seen) -> Row {
 fn in_words(seen: &Seen) -> String {
     let one = |(attack, did): &(Attack, Did)| {
         format!(
-            "{} {}; {} connections taken, {} refused, {} ended by the daemon ({} by GOAWAY), {} streams reset by it",
+            "{} {}; {} connections taken, {} refused, {} ended by the daemon ({} by GOAWAY), {} streams reset by it{}",
             did.sent,
             attack.in_words().1,
             did.connected,
             did.refused,
             did.ended,
             did.goaways,
-            did.resets
+            did.resets,
+            match did.taken_in {
+                0 => String::new(),
+                n => format!(", {n} messages read in full and refused"),
+            }
         )
     };
     if let [only] = seen.did.as_slice() {
