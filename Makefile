@@ -53,6 +53,7 @@ lint: clippy buf deny ## clippy, the wire, the dependencies
 # Warnings are errors here, not in the code: a newer compiler must not break a user's build.
 clippy: deps
 	cargo clippy --workspace --all-targets $(LOCKED) -- -D warnings
+	cargo clippy --workspace --lib --bins --no-default-features $(LOCKED) -- -D warnings
 
 buf:
 	@scripts/buf-lint.sh

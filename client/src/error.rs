@@ -7,7 +7,7 @@ use tonic::{Code, ConnectError, Status};
 use tonic_types::StatusExt as _;
 
 use crate::address::{Address, BadAddress};
-use crate::tls::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE};
+use crate::tls::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, TlsError};
 
 /// A refusal that explains itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +77,9 @@ pub enum Error {
     /// Not an address.
     #[error(transparent)]
     Address(#[from] BadAddress),
+    /// Mutual TLS failed: trying again changes nothing.
+    #[error("{0}")]
+    Tls(TlsError),
     /// An `https://` address without files for mutual TLS.
     #[error(
         "an https:// address needs this client's certificate: set {CERTIFICATE_VARIABLE}, {KEY_VARIABLE} and \
@@ -140,6 +143,9 @@ pub(crate) fn judge(status: &Status) -> Verdict {
         unsent |= error.is::<ConnectError>();
         if let Some(io) = error.downcast_ref::<io::Error>() {
             io_kind = Some(io.kind());
+            if let Some(tls) = TlsError::within(io) {
+                return Verdict::Final(Error::Tls(tls));
+            }
         }
         innermost = Some(error.to_string());
         cause = error.source();
@@ -154,6 +160,9 @@ pub(crate) fn judge(status: &Status) -> Verdict {
     }
     // A status that the daemon sent has no source; one that our own transport made up has.
     if let Some(innermost) = innermost {
+        if let Some(tls) = TlsError::told(&innermost) {
+            return Verdict::Final(Error::Tls(tls));
+        }
         return Verdict::InDoubt(innermost);
     }
     match status.code() {

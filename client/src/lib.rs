@@ -46,4 +46,4 @@ pub use guard::{BATCH_VARIABLE, FENCE_VARIABLE, GuardOptions, LEASE_VARIABLE, Le
 pub use model::*;
 pub use retry::ClientConfig;
 pub use session::{Callback, GuardEvent, GuardState, LossReason, OnDaemonLost};
-pub use tls::{CA_VARIABLE, CERTIFICATE_VARIABLE, Credentials, KEY_VARIABLE};
+pub use tls::{CA_VARIABLE, CERTIFICATE_VARIABLE, Credentials, KEY_VARIABLE, TlsError};

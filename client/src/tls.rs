@@ -50,7 +50,7 @@ impl Credentials {
         })
     }
 
-    fn load(&self) -> io::Result<ClientConfig> {
+    fn load(&self) -> Result<ClientConfig, TlsError> {
         let chain = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?)
             .map_err(|e| unusable(&self.key, &format!("there is no private key in it: {e}")))?;
@@ -75,12 +75,11 @@ impl Credentials {
     }
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    std::fs::read(path)
-        .map_err(|e| io::Error::new(e.kind(), format!("cannot read {}: {e}", path.display())))
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(path).map_err(|e| unusable(path, &e.to_string()))
 }
 
-fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = read(path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match all {
@@ -90,11 +89,74 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     }
 }
 
-fn unusable(path: &Path, why: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("{}: {why}", path.display()),
-    )
+fn unusable(path: &Path, why: &str) -> TlsError {
+    TlsError::File {
+        path: path.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+/// Why there is no connection by mutual TLS. Each is the same at the next try.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file of this client's cannot be used.
+    #[error(
+        "{} is of no use for TLS: {why} (set by {CERTIFICATE_VARIABLE}, {KEY_VARIABLE} or {CA_VARIABLE})",
+        path.display()
+    )]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The daemon's certificate was not accepted by this client.
+    #[error(
+        "the daemon's certificate was not accepted: {why}; is {CA_VARIABLE} the CA that issued it, and does the \
+         certificate name the host of the address?"
+    )]
+    DaemonNotTrusted {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// This client's certificate was not accepted by the daemon.
+    #[error(
+        "the daemon refused this client's certificate ({alert}); its audit.jsonl says why. Is it still valid, and from \
+         the CA that the daemon asks for (tls.client_ca)?"
+    )]
+    ClientRefused {
+        /// The TLS alert (RFC 8446, section 6).
+        alert: String,
+    },
+}
+
+impl TlsError {
+    /// The failure that an I/O error carries, if it is one of TLS.
+    pub(crate) fn within(error: &io::Error) -> Option<Self> {
+        let inner = error.get_ref()?;
+        if let Some(found) = inner.downcast_ref::<Self>() {
+            return Some(found.clone());
+        }
+        match inner.downcast_ref::<rustls::Error>()? {
+            rustls::Error::AlertReceived(alert) => Some(Self::ClientRefused {
+                alert: format!("{alert:?}"),
+            }),
+            rustls::Error::InvalidCertificate(why) => Some(Self::DaemonNotTrusted {
+                why: why.to_string(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// The refusal that a text tells. With TLS 1.3 a client learns of it with the first answer (RFC 8446, appendix
+    /// E.1), and of errors that come there HTTP/2 keeps the text alone.
+    pub(crate) fn told(text: &str) -> Option<Self> {
+        let alert = text.strip_prefix("received fatal alert: ")?;
+        Some(Self::ClientRefused {
+            alert: alert.to_owned(),
+        })
+    }
 }
 
 /// Opens connections.
@@ -111,7 +173,7 @@ impl Connector {
     }
 
     async fn connect(self, to: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
-        let config = self.credentials.load()?;
+        let config = self.credentials.load().map_err(io::Error::other)?;
         let host = to.host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
@@ -123,22 +185,20 @@ impl Connector {
         let stream = TcpStream::connect((host, to.port_u16().unwrap_or(443))).await?;
         let _ = stream.set_nodelay(true); // a hint
         let connector = TlsConnector::from(Arc::new(config));
-        let stream = connector
-            .connect(name, stream)
-            .await
-            .map_err(|e| explained(&e))?;
+        let stream = connector.connect(name, stream).await.map_err(told)?;
         Ok(TokioIo::new(stream))
     }
 }
 
-/// A handshake that failed, in words that say whose certificate was not taken.
-fn explained(error: &io::Error) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!(
-            "the daemon's certificate was not accepted, or it broke off the TLS handshake: {error}"
+/// A handshake that failed, in words that say so.
+fn told(error: io::Error) -> io::Error {
+    match TlsError::within(&error) {
+        Some(_) => error,
+        None => io::Error::new(
+            error.kind(),
+            format!("the TLS handshake was broken off: {error}"),
         ),
-    )
+    }
 }
 
 impl tower::Service<Uri> for Connector {
@@ -152,5 +212,53 @@ impl tower::Service<Uri> for Connector {
 
     fn call(&mut self, to: Uri) -> Self::Future {
         Box::pin(self.clone().connect(to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{AlertDescription, CertificateError};
+
+    use super::*;
+
+    #[test]
+    fn failures_say_whose_certificate_it_was() {
+        let alert = rustls::Error::AlertReceived(AlertDescription::UnknownCA);
+        let refused = Some(TlsError::ClientRefused {
+            alert: "UnknownCA".into(),
+        });
+        // HTTP/2 keeps the text alone.
+        assert_eq!(TlsError::told(&alert.to_string()), refused);
+        let within = |inner| TlsError::within(&io::Error::new(io::ErrorKind::InvalidData, inner));
+        assert_eq!(within(alert), refused);
+        let expired = rustls::Error::InvalidCertificate(CertificateError::Expired);
+        assert!(matches!(
+            within(expired),
+            Some(TlsError::DaemonNotTrusted { .. })
+        ));
+        assert_eq!(within(rustls::Error::DecryptError), None);
+        assert_eq!(
+            TlsError::told("connection reset by peer (os error 104)"),
+            None
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_missing_is_not_a_daemon_that_is() {
+        let nowhere = PathBuf::from("/nowhere/client.pem");
+        let credentials = Credentials {
+            certificate: nowhere.clone(),
+            key: nowhere.clone(),
+            ca: nowhere.clone(),
+        };
+        let error = credentials.load().unwrap_err();
+        assert!(
+            matches!(&error, TlsError::File { path, .. } if *path == nowhere),
+            "{error}"
+        );
+        assert_eq!(
+            TlsError::within(&io::Error::other(error.clone())),
+            Some(error)
+        );
     }
 }

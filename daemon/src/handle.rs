@@ -16,7 +16,7 @@ use evenkeel_core::unit::{Millis, Time};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::clock;
-pub use crate::ledger::{EventRecord, History, HistoryError, Misplaced, Page};
+pub use crate::ledger::{DECISIONS, EventRecord, History, HistoryError, Misplaced, PAGE_MAX, Page};
 
 /// Commands that may wait for the controller. Beyond it, callers are told to come back: a longer line would only
 /// make every answer later than its caller's patience.

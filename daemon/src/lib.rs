@@ -14,3 +14,4 @@ pub mod logging;
 pub mod proc_tree;
 pub mod reconcile;
 pub mod service;
+pub mod traces;

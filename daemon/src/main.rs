@@ -30,7 +30,7 @@ use evenkeeld::controller::{self, Controller};
 use evenkeeld::discover::{Found, Sources, discover};
 use evenkeeld::handle::{Failure, Handle};
 use evenkeeld::ledger::{self, History};
-use evenkeeld::{descriptors, logging, reconcile, service};
+use evenkeeld::{descriptors, logging, reconcile, service, traces};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -174,6 +174,11 @@ async fn run(
     let pool = (found.node.clone(), found.unavailable.clone());
     let period = Duration::from_millis(config.leases.reconcile_ms);
     let (serves, watched) = (serves(&found), handle.clone());
+    let (traced, name, trail) = (
+        config.traces.clone(),
+        config.node_name(),
+        ledger_config(&config),
+    );
     let config = api::Config {
         connections,
         ..api_config(&config, found, troubles.clone())?
@@ -194,6 +199,14 @@ async fn run(
         backends,
     );
     device.keep();
+    let traces = traces::spawn(
+        &traced,
+        name,
+        watched.clone(),
+        History::new(&trail),
+        stop.clone(),
+    )
+    .await;
     tracing::info!(socket = %api.socket.display(), tcp = ?api.tcp, rest = ?api.rest, "ready");
     service::ready(serves, watched, closing.clone());
 
@@ -218,6 +231,9 @@ async fn run(
             None => owner.await,
         };
         let _ = tokio::join!(reconciler, forwarder);
+        if let Some(traces) = traces {
+            let _ = traces.await; // it has two seconds for what ended last
+        }
         ended
     };
     let ended = tokio::time::timeout(STOP_WITHIN, rest)

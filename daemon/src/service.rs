@@ -25,7 +25,9 @@ pub fn starting(what: &str) {
 /// Says that it serves: its ledger is open, and so are its doors. From here on, until `stop`, it tells what it does and
 /// beats.
 pub fn ready(serves: String, handle: Handle, stop: CancellationToken) {
-    notify(&[NotifyState::Ready, NotifyState::Status(&serves)]);
+    // It may have started on a full disk.
+    let now = status(&serves, handle.degraded().borrow().as_ref());
+    notify(&[NotifyState::Ready, NotifyState::Status(&now)]);
     tokio::spawn(async move {
         tokio::select! {
             () = stop.cancelled() => {}

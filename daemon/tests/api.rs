@@ -36,6 +36,9 @@ mod rest_writes;
 mod serving;
 #[path = "api/session.rs"]
 mod session;
+#[cfg(feature = "otel")]
+#[path = "api/traces.rs"]
+mod traces;
 #[path = "api/waiting.rs"]
 mod waiting;
 #[path = "api/web.rs"]

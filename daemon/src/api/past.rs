@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use super::context::Context;
 use super::error;
 use super::limits::{DECISIONS_STRETCH, ENDED_SEARCH_PAGES, PAGE_MAX};
-use crate::handle::{EventRecord, HistoryError, Page};
+use crate::handle::{DECISIONS, EventRecord, HistoryError, Page};
 
 /// Jobs whose submission and end are among the newest events, ascending by number.
 pub(super) async fn ended_jobs(ctx: &Context, caller: &Caller) -> Result<Vec<Job>, Status> {
@@ -94,7 +94,7 @@ pub(super) async fn decisions(
     asked: Page,
 ) -> Result<(Vec<EventRecord>, Option<u64>), Status> {
     let mut asked = Page {
-        decisions: true,
+        kinds: &DECISIONS,
         ..asked
     };
     let newest = newest(ctx).await?;

@@ -8,8 +8,10 @@ use evenkeel_core::node::PoolKind;
 use evenkeel_core::unit::Bytes;
 use evenkeel_gpu::GpuSpec;
 use evenkeel_gpu::limits::MAX_GPUS;
+use hyper::Uri;
 
 use super::{Config, GpuSource, Reserve};
+use crate::traces;
 
 /// Cores of a synthetic pool: more than any server has, little enough for a set of them.
 const SYNTHETIC_CORES_MAX: u32 = 65_536;
@@ -102,6 +104,7 @@ impl Config {
         check.range("ledger.min_free_mib", ledger.min_free_mib, 0, 65_536);
         check.range("ledger.audit_days", ledger.audit_days.into(), 1, 36_500);
         self.check_tenants(&mut check);
+        self.check_traces(&mut check);
         let level = tracing_subscriber::EnvFilter::try_new(&self.log.level);
         check.unless(level.is_ok(), "log.level", || {
             format!(
@@ -280,6 +283,37 @@ impl Config {
                 },
             );
         }
+    }
+
+    fn check_traces(&self, check: &mut Check) {
+        let traces = &self.traces;
+        check.unless(
+            (0.0..=1.0).contains(&traces.sample),
+            "traces.sample",
+            || format!("{} is no share: it must be from 0 to 1", traces.sample),
+        );
+        if traces.endpoint.is_empty() {
+            return;
+        }
+        check.unless(
+            traces::CAN_SEND,
+            "traces.endpoint",
+            || {
+                "this build cannot send traces; build it with `--features otel`, or leave the endpoint empty"
+                    .into()
+            },
+        );
+        let uri = traces.endpoint.parse::<Uri>().ok();
+        let is_plain = uri.is_some_and(|uri| {
+            uri.scheme_str() == Some("http") && uri.port_u16().is_some() && uri.path() == "/"
+        });
+        check.unless(is_plain, "traces.endpoint", || {
+            format!(
+                "`{}` is no collector's address: write one such as http://127.0.0.1:4317 (OTLP over gRPC; to go over \
+                 a network with TLS, run a collector here that forwards)",
+                traces.endpoint
+            )
+        });
     }
 
     fn check_leases(&self, check: &mut Check) {

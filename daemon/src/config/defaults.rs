@@ -10,6 +10,7 @@ use evenkeel_core::unit::Bytes;
 use super::{
     DEFAULT_SOCKET, EmulatedConfig, GpuConfig, GpuSource, LeasesConfig, LedgerConfig, LimitsConfig,
     ListenConfig, LogConfig, LogFormat, NodeConfig, Reserve, Size, Smt, SyntheticConfig, TlsConfig,
+    TracesConfig,
 };
 
 impl Default for NodeConfig {
@@ -31,6 +32,15 @@ impl Default for SyntheticConfig {
             sms: 132,
             memory: Size(Bytes::gib(80)),
             granularity: 2,
+        }
+    }
+}
+
+impl Default for TracesConfig {
+    fn default() -> Self {
+        Self {
+            endpoint: String::new(),
+            sample: 1.0,
         }
     }
 }

@@ -56,6 +56,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// What is logged.
     pub log: LogConfig,
+    /// Leases' lives as traces.
+    pub traces: TracesConfig,
 }
 
 /// The server and its pool.
@@ -275,6 +277,16 @@ pub struct LogConfig {
     pub level: String,
     /// For people or for machines.
     pub format: LogFormat,
+}
+
+/// Leases' lives as OpenTelemetry traces.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TracesConfig {
+    /// The collector that takes OTLP over gRPC, such as `http://127.0.0.1:4317`; empty: no traces.
+    pub endpoint: String,
+    /// The share of leases that is traced, 0 to 1.
+    pub sample: f64,
 }
 
 /// Form of the log.

@@ -9,6 +9,7 @@ impl Controller {
     pub(super) async fn look_after_ledger(&mut self) {
         self.note_renewals().await;
         self.look_at_files().await; // after what may have needed the ballast
+        self.show_degraded();
         if self.degraded.is_some() {
             return;
         }
@@ -66,9 +67,16 @@ impl Controller {
     }
 
     pub(super) fn set_degraded(&mut self, degraded: Option<Degraded>) {
-        metrics::gauge!("evenkeel_ledger_degraded").set(f64::from(u8::from(degraded.is_some())));
         self.degraded.clone_from(&degraded);
+        self.show_degraded();
         self.ends.shared.degraded.send_replace(degraded);
+    }
+
+    /// Each second, not only at a change: metrics are recorded only from the moment on at which REST is served, and a
+    /// daemon may have started on a full disk.
+    fn show_degraded(&self) {
+        let degraded = f64::from(u8::from(self.degraded.is_some()));
+        metrics::gauge!("evenkeel_ledger_degraded").set(degraded);
     }
 
     /// Notes which leases were renewed since the start. What could not be noted is tried again the next time: a note

@@ -46,8 +46,8 @@ pub struct Page {
     pub job: Option<JobId>,
     /// Only events of this tenant's leases, jobs and profiles. None: everything (for admins).
     pub tenant: Option<Name>,
-    /// Only decisions about a job's shares ([`DECISIONS`]).
-    pub decisions: bool,
+    /// Only events of these kinds, such as [`DECISIONS`]; none: of every kind.
+    pub kinds: &'static [&'static str],
     /// At most so many; [`PAGE_MAX`] at most.
     pub limit: u32,
 }
@@ -61,7 +61,7 @@ impl Default for Page {
             lease: None,
             job: None,
             tenant: None,
-            decisions: false,
+            kinds: &[],
             limit: 100,
         }
     }
@@ -123,11 +123,11 @@ fn query(page: &Page) -> sqlx::QueryBuilder<sqlx::Sqlite> {
         });
         sql.push_bind(tenant.as_str().to_owned());
     }
-    if page.decisions {
+    if !page.kinds.is_empty() {
         sql.push(" AND kind IN (");
         let mut kinds = sql.separated(", ");
-        for kind in DECISIONS {
-            kinds.push_bind(kind);
+        for kind in page.kinds {
+            kinds.push_bind(*kind);
         }
         sql.push(")");
     }
@@ -187,7 +187,7 @@ impl History {
         let page = Page {
             newest_first: true,
             job: Some(job),
-            decisions: true,
+            kinds: &DECISIONS,
             limit,
             ..Page::default()
         };

@@ -26,12 +26,13 @@ use super::rows::{CoreOwnerRow, JobRow, LeaseGpuRow, LeaseRow, NodeRow};
 use super::tables::Tables;
 
 /// Every table that start-up reads, for `quick_check`.
-pub(super) const TABLES: [&str; 15] = [
+pub(super) const TABLES: [&str; 16] = [
     "counter",
     "meta",
     "node",
     "core",
     "gpu",
+    "gpu_enforceable",
     "unavailable_gpu",
     "lease",
     "core_owner",
@@ -216,7 +217,8 @@ async fn node(conn: &mut SqliteConnection, rows: &mut Rows) -> Result<(), OpenEr
         Ok(())
     })
     .await?;
-    let columns = "gpu_id, uuid, model, sms, bytes, reserved_bytes, enforceable, numa, backend, mode, used_sms,
+    let columns = "gpu_id, uuid, model, sms, bytes, reserved_bytes,
+        (SELECT counts FROM gpu_enforceable AS e WHERE e.gpu_id = gpu.gpu_id), numa, backend, mode, used_sms,
         used_bytes";
     each(conn, "gpu", columns, |c| {
         let gpu = Gpu {

@@ -321,8 +321,7 @@ pub(super) struct GpuColumns<'a>(pub(super) &'a Gpu);
 impl Serialize for GpuColumns<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let g = self.0;
-        columns!(s; g.id, g.uuid, g.model, g.sms, g.memory, g.reserved_memory, g.enforceable, g.numa,
-            g.backend, g.mode)
+        columns!(s; g.id, g.uuid, g.model, g.sms, g.memory, g.reserved_memory, g.numa, g.backend, g.mode)
     }
 }
 

@@ -52,8 +52,12 @@ impl Schema {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SCHEMA;
+    use sqlx::sqlite::SqliteConnectOptions;
+    use sqlx::{Connection as _, Executor as _};
+
+    use super::super::{Config, SCHEMA};
     use super::*;
+    use crate::ledger;
 
     #[test]
     fn the_newest_migration_is_the_schema_that_we_know() {
@@ -64,6 +68,33 @@ mod tests {
         );
         let next = Schema::ours().and_then("next", String::new());
         assert_eq!(next.newest(), SCHEMA + 1);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_ledger_of_the_first_schema_keeps_its_gpus() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::new(folder.path().join("ledger.db"));
+        let options = SqliteConnectOptions::new()
+            .filename(&config.path)
+            .create_if_missing(true);
+        let mut conn = SqliteConnection::connect_with(&options).await.unwrap();
+        let first = Schema::ours().0.into_iter().filter(|m| m.version == 1);
+        Schema(first.collect()).apply(&mut conn).await.unwrap();
+        conn.execute(
+            "INSERT INTO gpu VALUES (3, 'GPU-3', 'H100', 132, 1000, 0, '[2,4,132]', 0, 'none', 'enforce', 0, 0);
+            INSERT INTO job VALUES (1, 'alice', zeroblob(16), 0, 1, '{}', 'queued', NULL, '[]', '[]', '[]', 0, 1);
+            INSERT INTO slot VALUES (1, 0, 0, NULL);
+            INSERT INTO slot_gpu VALUES (1, 0, 0, 3, 4, 4, 10);
+            DELETE FROM job;",
+        )
+        .await
+        .unwrap();
+        conn.close().await.unwrap();
+        let opened = ledger::open(config).await.unwrap();
+        let node = &opened.loaded.parts.node;
+        let counts: Vec<u32> = node.gpus[0].enforceable.iter().map(|s| s.0).collect();
+        assert_eq!((node.gpus[0].sms.0, counts), (132, vec![2, 4, 132]));
+        opened.ledger.close().await;
     }
 
     #[test]

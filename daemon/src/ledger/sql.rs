@@ -88,14 +88,15 @@ const CORES: &str = "INSERT INTO core (core_id, cpus, numa, package)
     ON CONFLICT DO UPDATE SET cpus = excluded.cpus, numa = excluded.numa, package = excluded.package;\n";
 const KEEP_GPUS: &str = "DELETE FROM gpu WHERE gpu_id NOT IN (SELECT value FROM json_each(?));\n";
 const GPUS: &str = "INSERT INTO gpu
-        (gpu_id, uuid, model, sms, bytes, reserved_bytes, enforceable, numa, backend, mode)
-    SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->6, value->>7, value->>8,
-        value->>9
+        (gpu_id, uuid, model, sms, bytes, reserved_bytes, numa, backend, mode)
+    SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8
     FROM jsonb_each(?) WHERE true
     ON CONFLICT DO UPDATE SET uuid = excluded.uuid, model = excluded.model, sms = excluded.sms,
         bytes = excluded.bytes, reserved_bytes = excluded.reserved_bytes,
-        enforceable = excluded.enforceable, numa = excluded.numa, backend = excluded.backend,
-        mode = excluded.mode;\n";
+        numa = excluded.numa, backend = excluded.backend, mode = excluded.mode;\n";
+const ENFORCEABLE: &str = "INSERT INTO gpu_enforceable (gpu_id, counts)
+    SELECT value->>0, value->1 FROM jsonb_each(?) WHERE true
+    ON CONFLICT DO UPDATE SET counts = excluded.counts;\n";
 const KEEP_UNAVAILABLE: &str =
     "DELETE FROM unavailable_gpu WHERE gpu_id NOT IN (SELECT value FROM json_each(?));\n";
 const UNAVAILABLE: &str = "INSERT INTO unavailable_gpu (gpu_id, sms, bytes)
@@ -227,6 +228,7 @@ fn node(batch: &Batch, out: &mut Encoded) -> Result<(), serde_json::Error> {
         let ids: Vec<_> = gpus.iter().map(|g| g.id).collect();
         out.add_one(KEEP_GPUS, &ids)?;
         out.add(GPUS, gpus.iter().map(GpuColumns))?;
+        out.add(ENFORCEABLE, gpus.iter().map(|g| (g.id, &g.enforceable)))?;
     }
     let ids: Vec<_> = rows.unavailable.iter().map(|u| u.gpu).collect();
     out.add_one(KEEP_UNAVAILABLE, &ids)?;

@@ -144,12 +144,7 @@ impl Rig {
     }
 
     async fn begin(&mut self) {
-        let ledger = ledger::Config {
-            ballast_bytes: 0,
-            min_free_bytes: 0,
-            ..ledger::Config::new(self.folder.path().join("ledger.db"))
-        };
-        let history = History::new(&ledger);
+        let (ledger, history) = (self.ledger(), self.history());
         let opened = ledger::open(ledger).await.unwrap();
         let config = controller::Config {
             settings: self.settings,
@@ -181,6 +176,18 @@ impl Rig {
             stop,
             owner,
         });
+    }
+
+    fn ledger(&self) -> ledger::Config {
+        ledger::Config {
+            ballast_bytes: 0,
+            min_free_bytes: 0,
+            ..ledger::Config::new(self.folder.path().join("ledger.db"))
+        }
+    }
+    /// A reader of the audit trail of its own.
+    pub(crate) fn history(&self) -> History {
+        History::new(&self.ledger())
     }
 
     fn config(&self, who: Who) -> Config {

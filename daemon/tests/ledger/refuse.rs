@@ -285,7 +285,7 @@ fn changes_by_hand_are_refused_as_well() {
             .await
             .unwrap();
         conn.execute(
-            "INSERT INTO gpu VALUES (0, 'u', 'm', 10, 100, 0, '[]', 0, 'none', 'enforce', 0, 0)",
+            "INSERT INTO gpu VALUES (0, 'u', 'm', 10, 100, 0, 0, 'none', 'enforce', 0, 0)",
         )
         .await
         .unwrap();

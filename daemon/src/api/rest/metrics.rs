@@ -244,32 +244,38 @@ fn pool(page: &mut Page, state: &State) {
     for (state, n) in [("used", used), ("free", free), ("unavailable", lost)] {
         page.line("evenkeel_pool_cores", &[("state", state)], n.into());
     }
+    // A family's lines stand together: strict readers take no other order.
     page.head("evenkeel_pool_sms", "SMs of each GPU by state.");
+    for (uuid, state, sms, _) in gpus(state) {
+        // Named as DCGM's exporter names it: both join without a rewrite.
+        let labels = [("UUID", uuid), ("state", state)];
+        page.line("evenkeel_pool_sms", &labels, sms.into());
+    }
     page.head(
         "evenkeel_pool_gpu_memory_bytes",
         "Leasable memory of each GPU by state, in bytes.",
     );
-    for gpu in &d.node().gpus {
+    for (uuid, state, _, bytes) in gpus(state) {
+        let labels = [("UUID", uuid), ("state", state)];
+        page.line("evenkeel_pool_gpu_memory_bytes", &labels, bytes as f64);
+    }
+}
+
+/// Of each GPU and each state of its share: UUID, state, SMs, bytes.
+fn gpus(state: &State) -> impl Iterator<Item = (&str, &str, u32, u64)> {
+    let d = &state.durable;
+    d.node().gpus.iter().flat_map(move |gpu| {
         let used = d.pool().used(gpu.id);
         let free = d.pool().free_on(d.node(), d.unavailable(), gpu.id);
-        let lost = d
-            .unavailable()
-            .gpus
-            .get(&gpu.id)
-            .copied()
-            .unwrap_or_default();
-        let amounts = [
-            ("used", used.sms.0, used.memory.0),
-            ("free", free.sms.0, free.memory.0),
-            ("unavailable", lost.0.0, lost.1.0),
-        ];
-        for (state, sms, bytes) in amounts {
-            // Named as DCGM's exporter names it: both join without a rewrite.
-            let labels = [("UUID", gpu.uuid.as_str()), ("state", state)];
-            page.line("evenkeel_pool_sms", &labels, sms.into());
-            page.line("evenkeel_pool_gpu_memory_bytes", &labels, bytes as f64);
-        }
-    }
+        let lost = d.unavailable().gpus.get(&gpu.id);
+        let lost = lost.copied().unwrap_or_default();
+        let uuid = gpu.uuid.as_str();
+        [
+            (uuid, "used", used.sms.0, used.memory.0),
+            (uuid, "free", free.sms.0, free.memory.0),
+            (uuid, "unavailable", lost.0.0, lost.1.0),
+        ]
+    })
 }
 
 fn jobs(page: &mut Page, state: &State, caller: &Caller) {
@@ -283,35 +289,45 @@ fn jobs(page: &mut Page, state: &State, caller: &Caller) {
         let n = d.jobs().values().filter(|j| j.phase == phase).count();
         page.line("evenkeel_jobs", &[("phase", name)], n as f64);
     }
-    page.head(
-        "evenkeel_job_gap_ratio",
-        "1 - min/max of rollout and training throughput.",
-    );
-    page.head(
-        "evenkeel_job_units_per_second",
-        "Measured work units per busy second by side.",
-    );
+    let own = |j: &&Job| caller.sees(&j.tenant, Some(&j.spec.name));
+    let seen: Vec<&Job> = d.jobs().values().filter(own).collect();
     page.head(
         "evenkeel_job_moves",
         "How many times a job's shares have moved.",
     );
-    let own = |j: &&Job| caller.sees(&j.tenant, Some(&j.spec.name));
-    for job in d.jobs().values().filter(own) {
-        let who = [
-            ("tenant", job.tenant.as_str()),
-            ("job", job.spec.name.as_str()),
-        ];
-        page.line("evenkeel_job_moves", &who, job.moves.into());
+    for job in &seen {
+        page.line("evenkeel_job_moves", &named(job), job.moves.into());
+    }
+    let mut measured = Vec::new();
+    for job in seen {
         let watch = state.volatile.watches.get(&job.id);
-        let Some(m) = watch.and_then(|w| w.measured(evenkeel_core::balance::SMOOTH)) else {
-            continue;
-        };
-        page.line("evenkeel_job_gap_ratio", &who, m.gap());
+        let rates = watch.and_then(|w| w.measured(evenkeel_core::balance::SMOOTH));
+        measured.extend(rates.map(|m| (named(job), m)));
+    }
+    page.head(
+        "evenkeel_job_gap_ratio",
+        "1 - min/max of rollout and training throughput.",
+    );
+    for (who, m) in &measured {
+        page.line("evenkeel_job_gap_ratio", who, m.gap());
+    }
+    page.head(
+        "evenkeel_job_units_per_second",
+        "Measured work units per busy second by side.",
+    );
+    for (who, m) in &measured {
         for (side, rate) in [("rollout", m.t_r), ("training", m.t_train)] {
             let labels = [who[0], who[1], ("side", side)];
             page.line("evenkeel_job_units_per_second", &labels, rate.get());
         }
     }
+}
+
+fn named(job: &Job) -> [(&'static str, &str); 2] {
+    [
+        ("tenant", job.tenant.as_str()),
+        ("job", job.spec.name.as_str()),
+    ]
 }
 
 /// A page in Prometheus' text format.
