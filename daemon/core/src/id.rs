@@ -2,15 +2,23 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
+use core::marker::PhantomData;
+use core::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 macro_rules! number {
     ($($(#[$doc:meta])* $t:ident($inner:ty) $prefix:literal;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(transparent)]
         pub struct $t(pub $inner);
+        impl<'de> Deserialize<'de> for $t {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                d.deserialize_any(Number(PhantomData)).map(Self)
+            }
+        }
         impl fmt::Display for $t {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { write!(f, concat!($prefix, "{}"), self.0) }
         }
@@ -34,6 +42,29 @@ number! {
     WorkerId(u32) "worker ";
     /// A digest of a request's body: the same `request_id` with another body is an error.
     BodyHash(u64) "body ";
+}
+
+/// A number, or a text that is one: keys of JSON objects are texts, and inside a tagged enum serde does not turn them
+/// back into numbers.
+struct Number<T>(PhantomData<T>);
+
+impl<T: TryFrom<u64> + FromStr> Visitor<'_> for Number<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number from 0")
+    }
+    fn visit_u64<E: Error>(self, n: u64) -> Result<T, E> {
+        T::try_from(n).map_err(|_| E::invalid_value(Unexpected::Unsigned(n), &self))
+    }
+    fn visit_i64<E: Error>(self, n: i64) -> Result<T, E> {
+        let unsigned = u64::try_from(n).map_err(|_| E::invalid_value(Unexpected::Signed(n), &self));
+        self.visit_u64(unsigned?)
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse()
+            .map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+    }
 }
 
 impl Fence {
@@ -168,6 +199,7 @@ pub struct BadName;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeMap;
     use alloc::string::ToString;
 
     #[test]
@@ -181,6 +213,23 @@ mod tests {
             "018f1c2e00007abc8def0123456789abc",
         ] {
             assert_eq!(bad.parse::<RequestId>(), Err(BadRequestId), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_read_back_as_keys_inside_a_tagged_enum() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind")]
+        enum Told {
+            Shares { by_gpu: BTreeMap<GpuId, Fence> },
+        }
+        let told = Told::Shares {
+            by_gpu: BTreeMap::from([(GpuId(3), Fence(u64::MAX))]),
+        };
+        let json = serde_json::to_string(&told).unwrap();
+        assert_eq!(serde_json::from_str::<Told>(&json).unwrap(), told);
+        for bad in ["-1", "65536", "1.5", "\"x\"", "\"\"", "null"] {
+            assert!(serde_json::from_str::<GpuId>(bad).is_err(), "{bad}");
         }
     }
 

@@ -209,5 +209,5 @@ proptest! {
 
 #[test]
 fn empty_input_is_an_empty_fit() {
-    assert_eq!(isotonic(&[]), vec![]);
+    assert!(isotonic(&[]).is_empty());
 }
