@@ -65,7 +65,7 @@ alerts: ## check and try the alert rules, where promtool is (Debian: prometheus)
 		echo "promtool: skipped, since it is not installed (apt install prometheus)" >&2; \
 	fi
 
-rest-fuzz: build ## let schemathesis look for mistakes in REST (needs the network, once)
+rest-fuzz: build ## let schemathesis look for mistakes in REST (needs the network, once), and promtool in its metrics
 	@scripts/rest-fuzz.sh $(TARGET_DIR)/release
 
 # Without the advisories, which need the network: `make audit`.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sends what schemathesis can think of to the REST face of a real daemon, which must not be found wrong in anything:
 # first as it is installed, then with its changes allowed. The GPU is emulated.
+# Before that, `promtool check metrics` looks at one scrape of /metrics, where it is installed.
 #
 # Takes the directory of the built programs (`scripts/rest-fuzz.sh target/release`); called by `make rest-fuzz`.
 # Streams are left out, since the tool waits for the end of an answer: daemon/tests/api/rest_feeds.rs has them.
@@ -77,11 +78,22 @@ JSON
     until_it "the daemon's start" "$programs/evenkeel" node
     "$programs/evenkeel" run --sm 10% --gpu-memory 1GiB -- sleep 3600 >>"$folder/log" 2>&1 &
     started+=($!)
-    until_it "the first lease" grep -q '"id":1,' <(curl -fsS "$url/v1/leases/1")
+    # A shell of its own each time: `<(…)` here would be asked once, and read to its end by the first try.
+    until_it "the first lease" bash -c 'curl -fsS "$1" | grep -q "\"id\":1,"' _ "$url/v1/leases/1"
     "$programs/evenkeel" submit "$folder/job.toml" >>"$folder/log"
     "$programs/evenkeel" calibrate import "$folder/profile.json" >>"$folder/log"
     "$programs/evenkeel" run --job pick-and-place --stage simulation -- sleep 3600 >>"$folder/log" 2>&1 &
     started+=($!)
+}
+
+# What Prometheus would say of the names, types and units: asked while there is something to tell.
+metrics() {
+    if ! promtool --version >/dev/null 2>&1; then
+        echo "promtool: skipped, since it is not installed (apt install prometheus)" >&2
+        return
+    fi
+    curl -fsS "$url/metrics" | promtool check metrics
+    echo "rest-fuzz: promtool finds nothing in /metrics"
 }
 
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -89,6 +101,7 @@ url=http://127.0.0.1:$port
 for writes in false true; do
     echo "rest-fuzz: listen.rest_writes = $writes"
     begin "$writes"
+    metrics
     # In the folder: it writes down there what it found before.
     (cd "$folder" && "$venv/bin/schemathesis" run "$url/openapi.json" \
         --checks all --exclude-tag streams --max-examples "$examples" --continue-on-failure)

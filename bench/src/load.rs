@@ -196,6 +196,13 @@ impl Figures {
         Ok(())
     }
 
+    /// One that was due and got no answer by `gave_up`: it has waited at least so long.
+    fn unserved(&mut self, due: Instant, gave_up: Instant) -> anyhow::Result<()> {
+        let waited = gave_up.saturating_duration_since(due);
+        self.all.record(u64::try_from(waited.as_micros())?)?;
+        Ok(())
+    }
+
     fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         self.ops += other.ops;
         self.lost += other.lost;
@@ -287,7 +294,8 @@ async fn one_of_closed(
 }
 
 /// Arrivals by a schedule: a Poisson process of this rate, worked off by whichever connection is free. After the end
-/// those that still wait have as long again for their latencies; only what was answered by the end counts.
+/// those that still wait have as long again for their latencies; only what was answered by the end counts. Whoever has
+/// no connection by then enters with what he has waited so far: left out, the slowest server would look the better.
 ///
 /// # Errors
 /// The first that a client meets.
@@ -320,10 +328,14 @@ pub async fn open(
     while let Some(one) = tasks.join_next().await {
         all.add(&one??)?;
     }
-    clock
-        .join()
-        .ok()
-        .context("the clock of the arrivals broke")?;
+    let arrived = clock.join().ok();
+    all.arrived = arrived.context("the clock of the arrivals broke")?;
+    let mut due = due.lock().await;
+    while let Ok(since) = due.try_recv() {
+        if since >= begin {
+            all.unserved(since, give_up)?;
+        }
+    }
     (all.usage, all.cpu) = (after, after - before);
     Ok(all)
 }
@@ -363,10 +375,15 @@ async fn one_of_open(
 ) -> anyhow::Result<Figures> {
     let mut figures = Figures::new(end - begin)?;
     loop {
-        let next = due.lock().await.recv().await;
-        let Some(since) = next.filter(|_| Instant::now() < give_up) else {
+        let Some(since) = due.lock().await.recv().await else {
             break;
         };
+        if Instant::now() >= give_up {
+            if since >= begin {
+                figures.unserved(since, give_up)?;
+            }
+            break;
+        }
         let done = work.once().await?;
         if since >= begin {
             figures.record(since, end, done)?;
@@ -409,11 +426,26 @@ mod tests {
         let figures = open(slow(), 100.0, TIMES, 7, &usage).await.unwrap();
         assert!(figures.ops > 0);
         assert!(figures.per_second() < 60.0, "{}", figures.per_second());
+        // All that arrived are counted, and none is left out of the latencies: about 40, of which 20 were answered in
+        // the time and 20 in as long again.
+        assert!(figures.ops < figures.arrived, "{}", figures.arrived);
+        assert_eq!(figures.all.len(), figures.arrived);
         let waited = figures.latency().max_ms;
         assert!(waited > 100.0, "the last arrival waited {waited} ms only");
         // A closed loop sees nothing of that: it does not ask while it waits.
         let figures = closed(slow(), TIMES, &usage).await.unwrap();
         assert!(figures.latency().p50_ms < 100.0);
+    }
+
+    #[tokio::test]
+    async fn who_gets_no_answer_at_all_has_waited_until_the_end() {
+        // An answer takes longer than anybody waits for.
+        let slow: Vec<Box<dyn Work>> = vec![Box::new(Slow(TIMES.span * 2))];
+        let figures = open(slow, 100.0, TIMES, 7, &Usage::default).await.unwrap();
+        assert!(figures.arrived > 10, "{}", figures.arrived);
+        assert_eq!(figures.all.len(), figures.arrived);
+        let p50 = figures.latency().p50_ms;
+        assert!(p50 > 400.0, "half of them waited {p50} ms only");
     }
 
     #[test]

@@ -23,6 +23,7 @@ const fn style(kind: Kind) -> (&'static str, &'static str) {
         Kind::EtcdOne => ("#d55e00", "6 3"),
         Kind::EtcdDisjoint => ("#d55e00", ""),
         Kind::Redis => ("#cc79a7", ""),
+        Kind::RedisEverysec => ("#cc79a7", "6 3"),
         Kind::PostgresOne => ("#009e73", "6 3"),
         Kind::PostgresSkip => ("#009e73", ""),
     }

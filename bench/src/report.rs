@@ -131,6 +131,8 @@ impl Found {
 pub struct Report {
     /// The machine, in words.
     pub machine: String,
+    /// The file system that the servers' folders are on.
+    pub disk: String,
     /// A run to see that the harness works.
     pub short: bool,
     /// Seconds of each measurement.
@@ -139,7 +141,7 @@ pub struct Report {
     pub repeats: usize,
     /// Connections, leases a message and messages under way of renewals, in words.
     pub renewing: String,
-    /// Repeats before which the machine was not idle.
+    /// Measurements before which the machine was not idle.
     pub busy: Vec<String>,
     /// What else a reader has to know.
     pub notes: Vec<String>,
@@ -148,6 +150,10 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether what is written there is on a disk: in memory nothing is durable, and every figure is another's.
+    pub fn is_on_disk(&self) -> bool {
+        !["tmpfs", "ramfs"].contains(&self.disk.as_str())
+    }
     /// A peer that was measured.
     pub fn peer(&self, kind: Kind) -> Option<&Found> {
         self.peers

@@ -90,7 +90,9 @@ fn compared(out: &mut String, report: &Report) {
         out,
         "### Beside Evenkeel on its Unix socket\n\n\
          How many times Evenkeel's rate is the peer's: grants and releases at {COMPARED_AT} clients; renewals, ten a \
-         message. Under 1.0 the peer is ahead.\n\n\
+         message. Under 1.0 the peer is ahead. Renewals are not equally durable: Evenkeel and etcd keep them in memory, \
+         and a restart gives each live lease its whole TTL again; Redis with `appendfsync always` and PostgreSQL write each \
+         to the disk.\n\n\
          | peer | grants and releases | renewals | what it does less or otherwise |\n|---|---|---|---|"
     );
     for peer in measured(report).filter(|p| p.kind != ours.kind) {
@@ -122,7 +124,12 @@ fn renewals(out: &mut String, report: &Report) {
     if measured(report).all(|p| p.renewals.is_empty()) {
         return;
     }
-    let _ = writeln!(out, "### Renewals: {}\n", report.renewing);
+    let _ = writeln!(
+        out,
+        "### Renewals: {}\n\nOn the disk before they are answered: those of Redis and PostgreSQL. In memory: Evenkeel's and \
+         etcd's, by design; Redis's where it is synced each second.\n",
+        report.renewing
+    );
     *out += "| peer | live leases | renewals/s | p50 ms | p99 ms | p99.9 ms | lost | server CPU µs/renewal |\n\
         |---|---|---|---|---|---|---|---|\n";
     for peer in measured(report) {
@@ -211,6 +218,7 @@ mod tests {
         missing.skipped = "it is not installed".into();
         let report = Report {
             machine: "a machine".into(),
+            disk: "ext4".into(),
             short: false,
             seconds: 5.0,
             repeats: 1,

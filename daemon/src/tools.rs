@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use clap_complete::Shell;
 use evenkeeld::config::Config;
-use evenkeeld::ledger::{self, Copied};
+use evenkeeld::ledger::{self, Copied, Restored};
 
 use crate::pages;
 
@@ -22,7 +22,8 @@ pub(crate) enum Tool {
     Restore {
         /// The copy.
         file: PathBuf,
-        /// Also if live leases are unknown to the copy: their shares are granted again, wherever their workers are.
+        /// Also if live leases are unknown to the copy, or nobody can tell: their shares are granted again, wherever their
+        /// workers are.
         #[arg(long)]
         forget_leases: bool,
     },
@@ -68,14 +69,35 @@ pub(crate) fn run(tool: &Tool, config: &Config) -> anyhow::Result<()> {
         } => {
             let restored = runtime.block_on(ledger::restore(settings, file, *forget_leases))?;
             println!("restored {} as {}", file.display(), told(&restored.ledger));
-            if let Some(aside) = restored.aside {
-                println!("the ledger of before is {}", aside.display());
-            }
-            println!("start the daemon now: it gives every live lease one TTL to be renewed");
+            tell(&restored);
         }
         Tool::Completions { .. } | Tool::Man { .. } => {} // run without a configuration
     }
     Ok(())
+}
+
+/// What a person has to know beyond that.
+fn tell(restored: &Restored) {
+    match &restored.aside {
+        Some(aside) if aside.exists() => println!("the ledger of before is {}", aside.display()),
+        Some(aside) => println!(
+            "there was no ledger, only its log, which is {}-wal now",
+            aside.display()
+        ),
+        None => {}
+    }
+    if let Some(why) = &restored.unread {
+        println!(
+            "warning: the ledger of before cannot be read ({why}): leases that it alone had are forgotten, and numbers of \
+             leases, jobs and events that it gave may come again"
+        );
+    }
+    println!("start the daemon now: it gives every live lease one TTL to be renewed");
+    if restored.ledger.draining {
+        println!(
+            "the node drained when the copy was made, and does still: it grants nothing until `evenkeel drain --undo`"
+        );
+    }
 }
 
 fn told(copied: &Copied) -> String {

@@ -27,6 +27,8 @@ mod live;
 mod mount;
 #[path = "ledger/refuse.rs"]
 mod refuse;
+#[path = "ledger/restore.rs"]
+mod restore;
 #[path = "ledger/roundtrip.rs"]
 mod roundtrip;
 #[path = "ledger/upgrade.rs"]

@@ -107,7 +107,7 @@ pub(crate) async fn measure(run: &Run) -> anyhow::Result<Vec<Row>> {
         socket: &socket,
         span,
     };
-    let mut rows = vec![ceilings.row(), durable(&daemon.dir)];
+    let mut rows = vec![ceilings.row(), durable(machine::filesystem(&daemon.dir))];
     rows.extend(many(&loads, &ceilings.many).await?);
     let one = loads.clients(1).await?;
     rows.push(Row::new(
@@ -143,9 +143,9 @@ pub(crate) async fn measure(run: &Run) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Where the ledger lies: on a disk, or the commits below are not durable.
-fn durable(dir: &Path) -> Row {
-    let found = machine::filesystem(dir).map(|name| {
+/// Where the ledger lies: on a disk, or the commits beside this row are not durable.
+pub(crate) fn durable(file_system: anyhow::Result<String>) -> Row {
+    let found = file_system.map(|name| {
         let durable = !["tmpfs", "ramfs"].contains(&name.as_str());
         (format!("the ledger is on {name}"), durable)
     });

@@ -94,6 +94,8 @@ pub enum Kind {
     EtcdDisjoint,
     /// Redis.
     Redis,
+    /// Redis that syncs its log once a second: for renewals, of which nothing has to be on the disk.
+    RedisEverysec,
     /// PostgreSQL, all clients on one pool.
     PostgresOne,
     /// PostgreSQL, 64 pools, the first that is not locked.
@@ -102,7 +104,7 @@ pub enum Kind {
 
 impl Kind {
     /// All, in the table's order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::EvenkeelUnix,
         Self::EvenkeelTcp,
         Self::EvenkeelTls,
@@ -111,6 +113,7 @@ impl Kind {
         Self::EtcdOne,
         Self::EtcdDisjoint,
         Self::Redis,
+        Self::RedisEverysec,
         Self::PostgresOne,
         Self::PostgresSkip,
     ];
@@ -126,6 +129,7 @@ impl Kind {
             Self::EtcdOne => "etcd, one key",
             Self::EtcdDisjoint => "etcd, disjoint keys",
             Self::Redis => "Redis",
+            Self::RedisEverysec => "Redis, synced each second",
             Self::PostgresOne => "PostgreSQL, one row",
             Self::PostgresSkip => "PostgreSQL, SKIP LOCKED",
         }
@@ -137,16 +141,25 @@ impl Kind {
         !matches!(self, Self::EtcdOne | Self::PostgresOne)
     }
 
-    /// Whether it keeps anything that a crash could lose.
+    /// Whether it keeps all that it acknowledged through a crash.
     pub const fn is_durable(self) -> bool {
-        !matches!(self, Self::EvenkeelOff | Self::EvenkeelBare)
+        !matches!(
+            self,
+            Self::EvenkeelOff | Self::EvenkeelBare | Self::RedisEverysec
+        )
+    }
+
+    /// Whether it is there for its renewals alone: its grants are not the work that is asked for.
+    pub const fn renews_only(self) -> bool {
+        matches!(self, Self::RedisEverysec)
     }
 
     /// What it does less than the daemon, or differently.
     pub const fn less(self) -> &'static str {
         match self {
             Self::EvenkeelUnix => {
-                "the measure: which cores and which GPU, fences, idempotent requests, an audit trail, expiry that gives back"
+                "the measure: which cores and which GPU, fences, idempotent requests, an audit trail, expiry that gives back; renewals \
+                 stay in memory (ADR 0004)"
             }
             Self::EvenkeelTcp => "the same; the caller is not known by its user",
             Self::EvenkeelTls => "the same; both sides show certificates",
@@ -158,15 +171,21 @@ impl Kind {
             }
             Self::EtcdOne | Self::EtcdDisjoint => {
                 "counters only: no core is named, no GPU is chosen; a lease that expires takes its key with it and gives \
-                 nothing back to the counters; no fence, no idempotent request, no audit trail. Two writes an operation"
+                 nothing back to the counters; no fence, no idempotent request, no audit trail. Two writes an operation; \
+                 renewals stay in memory, as ours do"
             }
             Self::Redis => {
                 "counters only: no core is named, no GPU is chosen; a key that expires gives nothing back to the counters; \
-                 no fence, no idempotent request, no audit trail; one operation is one script on one thread"
+                 no fence, no idempotent request, no audit trail; one operation is one script on one thread. Each renewal \
+                 is on the disk before it is answered, where ours stay in memory (ADR 0004)"
+            }
+            Self::RedisEverysec => {
+                "renewals only: its log is synced once a second, so that none waits for the disk, as ours do not"
             }
             Self::PostgresOne | Self::PostgresSkip => {
                 "counters only: no core is named, no GPU is chosen; nothing expires by itself; no fence, no idempotent \
-                 request, no audit trail"
+                 request, no audit trail. Each renewal is on the disk before it is answered, where ours stay in memory \
+                 (ADR 0004)"
             }
         }
     }
@@ -193,7 +212,8 @@ pub async fn start(kind: Kind, base: &Path) -> anyhow::Result<Started> {
         Kind::EvenkeelBare => evenkeel::start_bare(base).await,
         Kind::EtcdOne => etcd::start(1, base).await,
         Kind::EtcdDisjoint => etcd::start(POOLS, base).await,
-        Kind::Redis => redis::start(base).await,
+        Kind::Redis => redis::start("always", base).await,
+        Kind::RedisEverysec => redis::start("everysec", base).await,
         Kind::PostgresOne => postgres::start(1, base).await,
         Kind::PostgresSkip => postgres::start(POOLS, base).await,
     }

@@ -1,4 +1,4 @@
-//! Redis with `appendfsync always`: one script checks and takes the pool's counters and sets the lease's key with its
+//! Redis, with `appendfsync always` where grants are measured: one script checks and takes the pool's counters and sets the lease's key with its
 //! life; another gives them back. Over its Unix socket, with commands that are written and read straight: the client
 //! is as light as one can be.
 use std::collections::VecDeque;
@@ -48,7 +48,8 @@ struct Redis {
     socket: PathBuf,
 }
 
-pub(super) async fn start(base: &Path) -> anyhow::Result<Started> {
+/// `appendfsync`: when its log is synced.
+pub(super) async fn start(appendfsync: &str, base: &Path) -> anyhow::Result<Started> {
     let Some(program) = find("redis-server") else {
         return Ok(Started::Skipped(
             "Redis is not installed (scripts/peers.sh)".into(),
@@ -63,7 +64,7 @@ pub(super) async fn start(base: &Path) -> anyhow::Result<Started> {
         ("unixsocket", path.as_str()),
         ("dir", folder.as_str()),
         ("appendonly", "yes"),
-        ("appendfsync", "always"),
+        ("appendfsync", appendfsync),
         // Snapshots beside the log are another durability; they would only cost it.
         ("save", ""),
         ("daemonize", "no"),

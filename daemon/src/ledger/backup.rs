@@ -1,11 +1,10 @@
-//! A copy of the ledger, made while a daemon uses it; and the way back. Neither needs the daemon, and the daemon knows
-//! nothing of either: they are commands of `evenkeeld` for admins.
+//! A copy of the ledger, made while a daemon uses it. It does not need the daemon, and the daemon knows nothing of it: it
+//! is a command of `evenkeeld` for admins. The way back is in `restore`.
 //!
 //! A copy is one read transaction (`VACUUM INTO`), so it is the ledger at one moment, audit trail included, whole and
-//! without a write-ahead log. It is checked like a ledger at a start before it gets its name. Restoring puts a copy in
-//! the ledger's place and keeps what was there beside it.
+//! without a write-ahead log. It is checked like a ledger at a start before it gets its name.
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -16,8 +15,8 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tempfile::NamedTempFile;
 
-use super::open::{examine, integer, judge, make_folder, one_name, sniff, sqlite, take_lock};
-use super::{Config, OpenError, SCHEMA, beside, folder, hand_over, load};
+use super::open::{examine, integer, judge, sniff, sqlite};
+use super::{Config, OpenError, SCHEMA, folder, load};
 
 /// Leases that are named in a refusal; the others are counted.
 const NAMED: usize = 10;
@@ -35,15 +34,8 @@ pub struct Copied {
     pub events: u64,
     /// Live leases; none where the copy has an older schema, which only a start can read.
     pub leases: Option<BTreeSet<LeaseId>>,
-}
-
-/// What was restored, and what was there before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
-    /// The ledger now.
-    pub ledger: Copied,
-    /// The ledger of before; none: there was none.
-    pub aside: Option<PathBuf>,
+    /// It is of a node that drains: a daemon on it grants nothing until that is undone.
+    pub draining: bool,
 }
 
 /// Why there is no copy, or nothing was restored.
@@ -96,9 +88,9 @@ pub enum BackupError {
     },
     /// Leases would be forgotten whose holders may run.
     #[error(
-        "{path} does not know {} of the present ledger: {}. Restored, it would grant their shares again while their \
-         workers may still run. Let them end first (evenkeel drain; evenkeel leases), or, if their processes are gone, \
-         say --forget-leases",
+        "{path} does not know {} of the present ledger as they are now: {}. Restored, it would grant their shares again \
+         while their workers may still run. Let them end first (evenkeel drain; evenkeel leases), or, if their \
+         processes are gone, say --forget-leases",
         count(.leases.len()), named(.leases)
     )]
     Forgets {
@@ -106,6 +98,17 @@ pub enum BackupError {
         path: PathBuf,
         /// The leases.
         leases: BTreeSet<LeaseId>,
+    },
+    /// Nobody can tell which leases would be forgotten.
+    #[error(
+        "which live leases {path} does not know cannot be told: {why}. Restored, it might grant shares again while \
+         workers still use them. If no worker runs any more, say --forget-leases"
+    )]
+    Unknown {
+        /// The copy.
+        path: PathBuf,
+        /// Why not.
+        why: String,
     },
     /// The files could not be put in their place.
     #[error("cannot put {path} in its place; the ledger of before is beside it or still there")]
@@ -157,7 +160,7 @@ pub async fn back_up(config: &Config, to: &Path) -> Result<Copied, BackupError> 
         .execute(&mut conn)
         .await
         .map_err(|e| failed(e.into()))?;
-    let copied = verify(part.path()).await?;
+    let (copied, _) = verify(part.path()).await?;
     settle(part, to)?;
     Ok(Copied {
         path: to.to_owned(),
@@ -165,45 +168,7 @@ pub async fn back_up(config: &Config, to: &Path) -> Result<Copied, BackupError> 
     })
 }
 
-/// Puts a copy in the ledger's place. No daemon may have the ledger; what is there is kept beside it. `forget`: also if
-/// live leases of the present ledger are unknown to the copy.
-///
-/// # Errors
-/// When a daemon has the ledger, the copy is none, newer than this daemon, or broken, or leases would be forgotten.
-/// Then the ledger is as it was.
-pub async fn restore(
-    mut config: Config,
-    from: &Path,
-    forget: bool,
-) -> Result<Restored, BackupError> {
-    must_exist("copy", from)?;
-    let log = beside(from, "-wal");
-    if log.metadata().is_ok_and(|log| log.len() > 0) {
-        return Err(BackupError::HasLog {
-            path: from.to_owned(),
-        });
-    }
-    sniff(from, SCHEMA)?;
-    make_folder(config.folder())?;
-    config.path = one_name(&config)?;
-    let _lock = take_lock(&config)?;
-    let part = take_in(&config, from)?;
-    let copied = verify(part.path()).await.map_err(|e| about(e, from))?;
-    if !forget {
-        forgets_nothing(&config.path, from, copied.leases.as_ref()).await?;
-    }
-    let aside = set_aside(&config).await?;
-    settle(part, &config.path)?;
-    Ok(Restored {
-        ledger: Copied {
-            path: config.path,
-            ..copied
-        },
-        aside,
-    })
-}
-
-fn must_exist(what: &'static str, path: &Path) -> Result<(), BackupError> {
+pub(super) fn must_exist(what: &'static str, path: &Path) -> Result<(), BackupError> {
     match path.metadata() {
         Ok(file) if file.is_file() => Ok(()),
         _ => Err(BackupError::Missing {
@@ -214,7 +179,7 @@ fn must_exist(what: &'static str, path: &Path) -> Result<(), BackupError> {
 }
 
 /// `still`: nobody writes to the file, so that nothing has to be made beside it.
-async fn read_only(path: &Path, still: bool) -> Result<SqliteConnection, OpenError> {
+pub(super) async fn read_only(path: &Path, still: bool) -> Result<SqliteConnection, OpenError> {
     let options = SqliteConnectOptions::new()
         .filename(path)
         .read_only(true)
@@ -233,8 +198,9 @@ async fn judge_connected(path: &Path, conn: &mut SqliteConnection) -> Result<i64
     Ok(schema)
 }
 
-/// Checks a file that nobody writes to as a start would, and every page of it besides.
-async fn verify(path: &Path) -> Result<Copied, BackupError> {
+/// Checks a file that nobody writes to as a start would, and every page of it besides. What it holds; none where it has
+/// an older schema.
+pub(super) async fn verify(path: &Path) -> Result<(Copied, Option<Durable>), BackupError> {
     let mut conn = read_only(path, true).await?;
     let schema = judge_connected(path, &mut conn).await?;
     let said: String = sqlx::query_scalar("PRAGMA integrity_check(1)")
@@ -247,29 +213,29 @@ async fn verify(path: &Path) -> Result<Copied, BackupError> {
             what: said,
         });
     }
-    let leases = if schema == SCHEMA {
-        Some(leases_of(path, &mut conn).await?)
+    let held = if schema == SCHEMA {
+        Some(held(path, &mut conn).await?)
     } else {
         None // the next start migrates it
     };
-    let events: i64 = sqlx::query_scalar("SELECT count(*) FROM event")
-        .fetch_one(&mut conn)
-        .await
-        .map_err(|e| sqlite(path, e))?;
-    Ok(Copied {
+    let (events, draining): (i64, bool) =
+        sqlx::query_as("SELECT (SELECT count(*) FROM event), draining FROM node")
+            .fetch_one(&mut conn)
+            .await
+            .map_err(|e| sqlite(path, e))?;
+    let copied = Copied {
         path: path.to_owned(),
         bytes: path.metadata().map_or(0, |file| file.len()),
         schema,
         events: u64::try_from(events).unwrap_or(0),
-        leases,
-    })
+        leases: held.as_ref().map(|d| d.leases().keys().copied().collect()),
+        draining,
+    };
+    Ok((copied, held))
 }
 
-/// Reads all and holds every invariant against it; the live leases.
-async fn leases_of(
-    path: &Path,
-    conn: &mut SqliteConnection,
-) -> Result<BTreeSet<LeaseId>, BackupError> {
+/// Reads all and holds every invariant against it.
+pub(super) async fn held(path: &Path, conn: &mut SqliteConnection) -> Result<Durable, BackupError> {
     let rows = examine(&Config::new(path), conn).await?;
     let durable = Durable::load(load(&rows.tables).map_err(OpenError::from)?);
     if let Some(broken) = violations(&durable).into_iter().next() {
@@ -278,93 +244,7 @@ async fn leases_of(
             what: format!("{}: {}", broken.invariant, broken.detail),
         });
     }
-    Ok(durable.leases().keys().copied().collect())
-}
-
-/// The copy in the ledger's folder, under no name of its own yet; for whoever owns that folder.
-fn take_in(config: &Config, from: &Path) -> Result<NamedTempFile, BackupError> {
-    let folder = config.folder();
-    let taken = || -> io::Result<NamedTempFile> {
-        let mut part = NamedTempFile::new_in(folder)?;
-        io::copy(&mut File::open(from)?, part.as_file_mut())?;
-        hand_over(part.as_file(), folder)?;
-        Ok(part)
-    };
-    taken().map_err(|source| BackupError::Copy {
-        path: config.path.clone(),
-        source: source.into(),
-    })
-}
-
-/// An error about the file that a person named, not about the one that we made of it.
-fn about(error: BackupError, from: &Path) -> BackupError {
-    match error {
-        BackupError::Broken { what, .. } | BackupError::Open(OpenError::Damaged { what, .. }) => {
-            BackupError::Broken {
-                path: from.to_owned(),
-                what,
-            }
-        }
-        other => other,
-    }
-}
-
-/// Whether the copy knows every live lease of the present ledger, as far as that can be read: a ledger that cannot is
-/// why one restores.
-async fn forgets_nothing(
-    ledger: &Path,
-    from: &Path,
-    known: Option<&BTreeSet<LeaseId>>,
-) -> Result<(), BackupError> {
-    let (Some(known), Ok(())) = (known, must_exist("ledger", ledger)) else {
-        return Ok(());
-    };
-    let present = async {
-        let mut conn = read_only(ledger, false).await?;
-        leases_of(ledger, &mut conn).await
-    };
-    match present.await {
-        Ok(present) => {
-            let leases: BTreeSet<LeaseId> = present.difference(known).copied().collect();
-            if leases.is_empty() {
-                return Ok(());
-            }
-            Err(BackupError::Forgets {
-                path: from.to_owned(),
-                leases,
-            })
-        }
-        Err(error) => {
-            tracing::warn!(%error, "the present ledger cannot be read, so nobody knows which leases the copy lacks");
-            Ok(())
-        }
-    }
-}
-
-/// Moves the present ledger to a name of its own beside it. Its log is folded in first; where that fails (a damaged
-/// file), it goes along.
-async fn set_aside(config: &Config) -> Result<Option<PathBuf>, BackupError> {
-    if must_exist("ledger", &config.path).is_err() {
-        return Ok(None);
-    }
-    let options = SqliteConnectOptions::new().filename(&config.path);
-    if let Ok(mut conn) = SqliteConnection::connect_with(&options).await {
-        let folded = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut conn);
-        drop(folded.await);
-        drop(conn.close().await); // the last one that closes removes the log
-    }
-    let unix_s = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs());
-    let aside = config.beside(&format!(".before-restore-{unix_s:012}"));
-    for suffix in ["-wal", "-shm", ""] {
-        let (from, to) = (config.beside(suffix), beside(&aside, suffix));
-        match fs::rename(&from, &to) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            moved => moved.map_err(|source| BackupError::Replace { path: from, source })?,
-        }
-    }
-    Ok(Some(aside))
+    Ok(durable)
 }
 
 /// Gives a whole file its name, which must be free, and makes both last.
@@ -376,7 +256,10 @@ fn settle(part: NamedTempFile, to: &Path) -> Result<(), BackupError> {
     // SQLite wrote to it by its name; this is the same file.
     part.as_file().sync_all().map_err(failed)?;
     part.persist_noclobber(to).map_err(|e| failed(e.error))?;
-    File::open(folder(to))
-        .and_then(|opened| opened.sync_all())
-        .map_err(failed)
+    sync_folder(folder(to)).map_err(failed)
+}
+
+/// Makes the names in a folder last.
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }

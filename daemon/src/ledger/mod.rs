@@ -22,6 +22,7 @@ mod load;
 mod open;
 mod place;
 mod read;
+mod restore;
 mod rows;
 mod schema;
 mod sql;
@@ -34,7 +35,7 @@ use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use backup::{BackupError, Copied, Restored, back_up, restore};
+pub use backup::{BackupError, Copied, back_up};
 pub use ballast::Space;
 pub use error::{CommitError, HistoryError, OpenError};
 pub use fold::{Batch, NodeRows, fold};
@@ -42,6 +43,7 @@ pub use history::{DECISIONS, EventRecord, History, PAGE_MAX, Page};
 pub use load::{Corrupt, load};
 pub use open::{Loaded, Opened, open, open_with};
 pub use place::Misplaced;
+pub use restore::{Restored, restore};
 pub use rows::{
     CoreOwnerRow, EndedRow, EventRow, JobRow, LeaseGpuRow, LeaseRow, NodeRow, PointRow, RequestKey,
     RequestRow, SlotGpuRow, SlotRow, UnavailableGpuRow,

@@ -399,7 +399,8 @@ async fn migrate(
     })
 }
 
-/// Copies the ledger to a file beside it, whole and synced, and drops the oldest copies.
+/// Copies the ledger to a file beside it, whole and synced, and drops the oldest copies. A copy that has the same in it
+/// is enough: a change that fails at each start would otherwise push out those of before.
 async fn back_up(
     config: &Config,
     conn: &mut SqliteConnection,
@@ -408,12 +409,24 @@ async fn back_up(
     let unix_s = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
-    let path = config.beside(&format!(".backup-{unix_s:012}-schema-{schema}"));
+    let named = |second: u64| config.beside(&format!(".backup-{second:012}-schema-{schema}"));
+    let mut names = (unix_s..).map(named);
+    let path = names
+        .find(|path| path.symlink_metadata().is_err())
+        .unwrap_or_else(|| named(unix_s));
     let part = config.beside(".backup-part");
     let failed = |source| OpenError::Backup {
         path: path.clone(),
         source,
     };
+    let found = backups(config);
+    let now = written(conn).await.ok();
+    for (_, of_schema, copy) in found.iter().rev() {
+        if *of_schema == schema && is_copy(copy, schema, now).await {
+            tracing::info!(path = %copy.display(), schema, "the ledger is backed up already as it is");
+            return Ok(());
+        }
+    }
     let _ = fs::remove_file(&part);
     sqlx::query("VACUUM INTO ?")
         .bind(part.to_string_lossy().into_owned())
@@ -426,29 +439,57 @@ async fn back_up(
         .and_then(|()| File::open(config.folder())?.sync_all());
     moved.map_err(|e| failed(e.into()))?;
     tracing::info!(path = %path.display(), schema, "the ledger is backed up before its schema changes");
-    let mut old = backups(config);
-    old.truncate(old.len().saturating_sub(BACKUPS));
-    old.iter().for_each(|path| drop(fs::remove_file(path)));
+    // Those of before, less what this one takes the place of; it is not among them, wherever the clock has put it.
+    let too_many = (found.len() + 1).saturating_sub(BACKUPS);
+    let old = found.iter().take(too_many);
+    old.for_each(|(_, _, path)| drop(fs::remove_file(path)));
     Ok(())
 }
 
-/// Backups beside the ledger, the oldest first.
-fn backups(config: &Config) -> Vec<PathBuf> {
+/// What tells two moments of a ledger apart: its batches, and starts on it.
+async fn written(conn: &mut SqliteConnection) -> Result<(i64, i64), sqlx::Error> {
+    sqlx::query_as("SELECT batch, epoch FROM counter")
+        .fetch_one(conn)
+        .await
+}
+
+/// Whether a file is a ledger of this schema at this moment.
+async fn is_copy(path: &Path, schema: i64, now: Option<(i64, i64)>) -> bool {
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .read_only(true)
+        .immutable(true)
+        .disable_statement_logging();
+    let Ok(mut conn) = SqliteConnection::connect_with(&options).await else {
+        return false;
+    };
+    let same = integer(path, &mut conn, "user_version").await.ok() == Some(schema)
+        && now.is_some()
+        && written(&mut conn).await.ok() == now;
+    drop(conn.close().await);
+    same
+}
+
+/// Backups beside the ledger, as we name them and nobody else: when, of which schema; the oldest first.
+fn backups(config: &Config) -> Vec<(u64, i64, PathBuf)> {
     let stem = config.beside(".backup-");
-    let is_backup = |path: &PathBuf| {
-        let name = path.as_os_str().to_string_lossy();
-        name.starts_with(&*stem.to_string_lossy()) && !name.ends_with("-part")
+    let stem = stem.file_name().unwrap_or_default().to_string_lossy();
+    let of = |name: &str| {
+        let (second, schema) = name.strip_prefix(&*stem)?.split_once("-schema-")?;
+        let (at, schema) = (second.parse().ok()?, schema.parse().ok()?);
+        // Written again it is the same: no sign, no blank, no `-wal` behind it.
+        (name == format!("{stem}{at:012}-schema-{schema}")).then_some((at, schema))
     };
     let listed = fs::read_dir(config.folder())
         .into_iter()
         .flatten()
         .flatten();
-    let mut found: Vec<PathBuf> = listed
-        .map(|entry| match config.folder() == Path::new(".") {
-            true => PathBuf::from(entry.file_name()),
-            false => entry.path(),
+    let mut found: Vec<(u64, i64, PathBuf)> = listed
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let (at, schema) = of(name.to_str()?)?;
+            Some((at, schema, config.path.with_file_name(name)))
         })
-        .filter(is_backup)
         .collect();
     found.sort();
     found

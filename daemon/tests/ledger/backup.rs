@@ -14,13 +14,13 @@ use sqlx::{AssertSqlSafe, Connection, Executor, SqliteConnection};
 use super::kit::{block_on, config, lease, node, open, vector};
 
 /// A ledger in use.
-struct Desk {
-    ledger: Ledger,
-    durable: Durable,
+pub(crate) struct Desk {
+    pub(crate) ledger: Ledger,
+    pub(crate) durable: Durable,
 }
 
 impl Desk {
-    async fn new(config: &Config) -> Self {
+    pub(crate) async fn new(config: &Config) -> Self {
         let opened = open(config).await;
         let mut desk = Self {
             ledger: opened.ledger,
@@ -31,20 +31,20 @@ impl Desk {
         desk
     }
 
-    async fn commit(&mut self, event: Event) {
+    pub(crate) async fn commit(&mut self, event: Event) {
         self.durable.evolve(&event);
         let batch = fold(&[event], &self.durable, 1);
         self.ledger.commit(&batch).await.unwrap();
     }
 
-    async fn grant(&mut self) -> LeaseId {
+    pub(crate) async fn grant(&mut self) -> LeaseId {
         let id = self.durable.next_lease();
         let lease = lease(id.0, vector([id.0 as u32 % 100], 0));
         self.commit(Event::LeaseGranted { lease }).await;
         id
     }
 
-    async fn end(&mut self, id: LeaseId) {
+    pub(crate) async fn end(&mut self, id: LeaseId) {
         let (fence, how) = (Fence(id.0 + 1), End::Released);
         self.commit(Event::LeaseEnded {
             id,
@@ -57,7 +57,7 @@ impl Desk {
 }
 
 /// The audit trail of a file, row by row.
-async fn trail(path: &Path) -> Vec<(i64, String, String)> {
+pub(crate) async fn trail(path: &Path) -> Vec<(i64, String, String)> {
     let url = format!("sqlite://{}", path.display());
     let mut conn = SqliteConnection::connect(&url).await.unwrap();
     let rows = sqlx::query_as("SELECT seq, kind, json FROM event ORDER BY seq");
@@ -74,7 +74,7 @@ async fn state(config: &Config) -> String {
     parts
 }
 
-fn leases(ids: &[LeaseId]) -> BTreeSet<LeaseId> {
+pub(crate) fn leases(ids: &[LeaseId]) -> BTreeSet<LeaseId> {
     ids.iter().copied().collect()
 }
 

@@ -221,6 +221,86 @@ fn the_newest_copies_are_kept() {
     });
 }
 
+/// A schema that only counts on, as far as `version`.
+fn up_to(version: i64) -> Schema {
+    (SCHEMA + 1..=version).fold(Schema::ours(), |schema, version| {
+        schema.and_then("the next", format!("PRAGMA user_version = {version}"))
+    })
+}
+
+#[test]
+fn each_upgrade_has_its_copy_and_what_only_looks_like_one_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let beside = |name: &str| config.path.with_file_name(name);
+    // Of a clock that was wrong once; and files that a person has named.
+    let ahead = beside("ledger.db.backup-999999999998-schema-0");
+    let foreign = [
+        "ledger.db.backup-000000000001-schema-1.mine",
+        "ledger.db.backup-1-schema-1",
+        "ledger.db.backup-000000000001-schema-1-wal",
+        "ledger.db.backup-before-the-move",
+    ];
+    block_on(async {
+        fill(&config).await;
+        for second in 7..=9 {
+            let name = format!("ledger.db.backup-99999999999{second}-schema-0");
+            fs::write(beside(&name), "older").unwrap();
+        }
+        foreign
+            .iter()
+            .for_each(|name| fs::write(beside(name), "mine").unwrap());
+        for version in SCHEMA + 1..=SCHEMA + 5 {
+            let opened = open_with(config.clone(), &up_to(version)).await.unwrap();
+            opened.ledger.close().await;
+            let end = format!("-schema-{}", version - 1);
+            let made = copies(&config)
+                .into_iter()
+                .find(|path| path.to_string_lossy().ends_with(&end));
+            let made =
+                made.expect("the copy just made is there, though its name is not the newest");
+            assert_eq!(schema(&made).await, version - 1);
+        }
+    });
+    for name in foreign {
+        assert_eq!(fs::read_to_string(beside(name)).unwrap(), "mine", "{name}");
+    }
+    assert!(ahead.exists());
+}
+
+#[test]
+fn an_upgrade_that_fails_at_each_start_pushes_no_older_copy_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let broken = || up_to(SCHEMA + 3).and_then("no SQL", "this is no SQL".into());
+    block_on(async {
+        fill(&config).await;
+        for version in SCHEMA + 1..=SCHEMA + 2 {
+            let opened = open_with(config.clone(), &up_to(version)).await.unwrap();
+            opened.ledger.close().await;
+        }
+        for start in 0..5 {
+            open_with(config.clone(), &broken()).await.unwrap_err();
+            let schemas = copies(&config).into_iter().map(|path| {
+                let name = path.to_string_lossy().into_owned();
+                name.rsplit('-').next().unwrap().parse::<i64>().unwrap()
+            });
+            // The changes before the broken one stand: the second start copies what they have made, once.
+            let most = [SCHEMA + 2, SCHEMA + 3];
+            let schemas: Vec<i64> = schemas.collect();
+            assert!(schemas.len() <= 3, "start {start}: {schemas:?}");
+            assert!(
+                schemas.contains(&(SCHEMA + 1)),
+                "start {start}: {schemas:?}"
+            );
+            assert!(
+                most.contains(schemas.last().unwrap()),
+                "start {start}: {schemas:?}"
+            );
+        }
+    });
+}
+
 #[test]
 fn a_new_ledger_whose_first_moment_was_cut_off_is_made_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,7 @@
 //! Line 5: who is refused, what they learn, and what is written down. With the real daemon, the real command line, and
 //! a process of another user.
+mod calls;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -76,6 +78,15 @@ pub(crate) async fn measure(_run: &Run) -> anyhow::Result<Vec<Row>> {
         .into_iter()
         .map(|(what, found)| Row::judged(what, ASKED, found.map(|text| (text, true))))
         .collect();
+    for (what, who) in [
+        ("every call with another tenant's lease id", "bob"),
+        ("every call with a lease of another job", "alice-job"),
+    ] {
+        let told = house.every_call(who).await;
+        let asked =
+            "refused, the same whether the lease exists or not, audit lines; the lease lives";
+        rows.push(Row::judged(what, asked, told.map(|text| (text, true))));
+    }
     let taken_back = house.after_taking_back().await;
     rows.push(Row::judged(
         "a token whose line was taken out, replayed",
@@ -92,6 +103,7 @@ struct House {
     tcp: SocketAddr,
     rest: SocketAddr,
     lease: u64,
+    fence: u64,
 }
 
 /// A port that was free a moment ago.
@@ -121,8 +133,9 @@ impl House {
             tcp,
             rest,
             lease: 0,
+            fence: 0,
         };
-        house.lease = house.acquire().await?;
+        (house.lease, house.fence) = house.acquire().await?;
         let own = house.cli("alice", &["leases", "show", &house.lease.to_string()])?;
         ensure!(own.0, "alice does not see her own lease: {}", own.1);
         Ok(house)
@@ -132,18 +145,25 @@ impl House {
         self.dir.path().join("pki").join(format!("{name}.{end}"))
     }
 
-    /// A lease of alice's, over TLS.
-    async fn acquire(&self) -> anyhow::Result<u64> {
+    /// Over TLS, with this certificate.
+    fn client(&self, who: &str) -> anyhow::Result<Client> {
         let address: Address = format!("https://{}", self.tcp).parse()?;
         let credentials = Credentials {
-            certificate: self.pki("alice", "pem"),
-            key: self.pki("alice", "key"),
+            certificate: self.pki(who, "pem"),
+            key: self.pki(who, "key"),
             ca: self.pki("ca", "pem"),
         };
-        let client = Client::new(ClientConfig::new(address).credentials(Some(credentials)))?;
+        Ok(Client::new(
+            ClientConfig::new(address).credentials(Some(credentials)),
+        )?)
+    }
+
+    /// A lease of alice's, and its fence.
+    async fn acquire(&self) -> anyhow::Result<(u64, u64)> {
         let mut request = LeaseRequest::amounts(1, Vec::new());
         request.unenforced = true;
-        Ok(client.acquire(&request).await?.id)
+        let lease = self.client("alice")?.acquire(&request).await?;
+        Ok((lease.id, lease.fence))
     }
 
     /// The command line over TLS with this certificate (empty: one for the daemon's door that is nobody's): whether it
@@ -162,9 +182,16 @@ impl House {
     /// Asks for alice's lease and for one that is not there; both are refused alike, and written down with this word.
     fn over_tls(&self, who: &str, word: &str) -> anyhow::Result<String> {
         let before = self.lines(word)?;
-        let told = self.both(|id| match who {
-            "" => self.without_certificate(id),
-            _ => self.cli(who, &["leases", "show", &id.to_string()]),
+        let told = self.both(|id| {
+            let (well, said) = match who {
+                "" => self.without_certificate(id)?,
+                _ => self.cli(who, &["leases", "show", &id.to_string()])?,
+            };
+            // Who has a certificate of ours is let in, and told by the daemon.
+            match word {
+                "NOT_FOUND" => Ok((well, said)),
+                _ => Ok((well, in_the_handshake(&said)?)),
+            }
         })?;
         self.written_down(word, before, &told)
     }
@@ -278,15 +305,25 @@ impl House {
         Ok(text.lines().filter(|line| line.contains(word)).count())
     }
 
-    fn written_down(&self, word: &str, before: usize, told: &str) -> anyhow::Result<String> {
+    /// Waits until the audit has so many lines that hold a word.
+    fn lines_come(&self, word: &str, lines: usize) -> anyhow::Result<()> {
         let start = Instant::now();
-        while self.lines(word)? < before + 2 {
+        loop {
+            let found = self.lines(word)?;
+            if found >= lines {
+                return Ok(());
+            }
             ensure!(
                 start.elapsed() < SOON,
-                "no audit line with {word} came; told: {told}"
+                "{found} audit lines with {word}, not {lines}"
             );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    fn written_down(&self, word: &str, before: usize, told: &str) -> anyhow::Result<String> {
+        self.lines_come(word, before + 2)
+            .with_context(|| format!("told: {told}"))?;
         let first = told.lines().next().unwrap_or_default();
         let short: String = first.chars().take(120).collect();
         Ok(format!(
@@ -421,12 +458,33 @@ fn without_headers(answer: &str) -> String {
         .to_owned()
 }
 
-/// What is told, without which lease it is about. Who is refused in the handshake has not said which: how often the
-/// command tried, and in which words the line broke, is not the daemon's answer.
+/// What is told, without which lease it is about.
 fn without_id(said: &str, id: u64) -> String {
-    if said.contains("did not answer:") || said.contains("fatal alert") || said.contains("closed") {
-        return "refused in the handshake".into();
-    }
     let said = said.replace(&format!("lease {id}"), "lease N");
     said.replace(&format!("leases/{id}"), "leases/N")
+}
+
+/// Who is refused in the handshake has not said which lease it is about: how often the command tried, and in which words the
+/// line broke, is not the daemon's answer.
+fn in_the_handshake(said: &str) -> anyhow::Result<String> {
+    let signs = ["did not answer:", "fatal alert", "closed"];
+    ensure!(
+        signs.iter().any(|sign| said.contains(sign)),
+        "it was not refused in the handshake: {said}"
+    );
+    Ok("refused in the handshake".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_number_of_the_lease_may_differ() {
+        let there = without_id("lease 7 is not there, or is closed", 7);
+        assert_eq!(there, without_id("lease 8 is not there, or is closed", 8));
+        assert_ne!(there, without_id("lease 8 was closed", 8));
+        assert!(in_the_handshake("received fatal alert: UnknownCA").is_ok());
+        assert!(in_the_handshake("there is no lease 7").is_err());
+    }
 }

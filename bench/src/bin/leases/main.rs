@@ -61,7 +61,7 @@ struct Args {
     /// Of each, so many, with the peers in another order; the median counts.
     #[arg(long, default_value_t = 3)]
     repeats: usize,
-    /// Seconds that the machine has to become idle before each peer.
+    /// Seconds that the machine has to become idle before the measurements of a peer, all together, in each repeat.
     #[arg(long, default_value_t = 60.0)]
     idle_wait: f64,
     /// Where the servers' folders are made: the disk that is measured.
@@ -182,9 +182,9 @@ async fn whole(args: &Args) -> anyhow::Result<()> {
 
 async fn measured(args: &Args) -> anyhow::Result<()> {
     let run = args.run();
-    let disk = machine::filesystem(&run.base)?;
     let mut report = Report {
         machine: machine::describe()?,
+        disk: machine::filesystem(&run.base)?,
         short: args.short,
         seconds: run.times.span.as_secs_f64(),
         repeats: run.repeats,
@@ -196,9 +196,10 @@ async fn measured(args: &Args) -> anyhow::Result<()> {
         notes: Vec::new(),
         peers: Vec::new(),
     };
-    if ["tmpfs", "ramfs"].contains(&disk.as_str()) {
+    if !report.is_on_disk() {
         report.notes.push(format!(
-            "The servers' folders are on {disk}: nothing here is durable. Name a folder on a disk with `--base`."
+            "The servers' folders are on {}: nothing here is durable. Name a folder on a disk with `--base`.",
+            report.disk
         ));
     }
     let kinds = if args.peers.is_empty() {

@@ -1,6 +1,6 @@
 //! Measures peer after peer, in another order at each repeat, and keeps the median of each figure.
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use evenkeel_bench::idle;
@@ -53,16 +53,13 @@ pub(crate) async fn all(run: &Run, kinds: &[Kind], report: &mut Report) -> anyho
                 repeat + 1,
                 run.repeats
             );
-            let busy = idle::wait(run.idle_wait).await?;
-            if !idle::is_idle(busy) {
-                eprintln!("bench-leases: the machine is {busy:.0} % busy");
-                report
-                    .busy
-                    .push(format!("{name}, repeat {} ({busy:.0} %)", repeat + 1));
-            }
-            peer.repeat(run, busy)
+            let busy = peer
+                .repeat(run)
                 .await
                 .with_context(|| format!("{name} was not measured"))?;
+            let told =
+                |(what, busy)| format!("{name}, repeat {}, {what} ({busy:.0} %)", repeat + 1);
+            report.busy.extend(busy.into_iter().map(told));
         }
     }
     report.peers = peers.into_iter().map(Repeats::median).collect();
@@ -71,23 +68,24 @@ pub(crate) async fn all(run: &Run, kinds: &[Kind], report: &mut Report) -> anyho
 
 impl Repeats {
     fn new(run: &Run, kind: Kind) -> Self {
+        let grants = |n| vec![vec![]; if kind.renews_only() { 0 } else { n }];
         Self {
             found: Found::new(kind),
-            closed: vec![vec![]; run.clients.len()],
-            open: vec![vec![]; run.rates.len()],
+            closed: grants(run.clients.len()),
+            open: grants(run.rates.len()),
             renewals: vec![vec![]; run.live.len()],
             recoveries: vec![],
         }
     }
 
-    /// One repeat of one peer, on a new server.
-    async fn repeat(&mut self, run: &Run, busy: f64) -> anyhow::Result<()> {
+    /// One repeat of one peer, on a new server. Before which measurements the machine was not idle, and how busy it was.
+    async fn repeat(&mut self, run: &Run) -> anyhow::Result<Vec<(String, f64)>> {
         let (mut peer, version) = match start(self.found.kind, &run.base).await? {
             Started::Up(peer, version) => (peer, version),
             Started::Skipped(why) => {
                 eprintln!("bench-leases: skipped: {why}");
                 self.found.skipped = why;
-                return Ok(());
+                return Ok(Vec::new());
             }
         };
         self.found.version = version;
@@ -96,7 +94,8 @@ impl Repeats {
             run,
             peer: peer.as_mut(),
             pid,
-            busy,
+            patience: run.idle_wait,
+            busy: Vec::new(),
         };
         for (points, clients) in self.closed.iter_mut().zip(&run.clients) {
             points.push(one.closed(*clients).await?);
@@ -115,10 +114,11 @@ impl Repeats {
                 points.push(one.renewals(&mut held, *live).await?);
             }
             if run.recovery && self.found.kind.is_durable() {
+                one.idle("recovery").await?;
                 self.recoveries.push(recover(one.peer).await?);
             }
         }
-        Ok(())
+        Ok(one.busy)
     }
 
     fn median(self) -> Found {
@@ -159,7 +159,10 @@ struct One<'a> {
     run: &'a Run,
     peer: &'a mut dyn Peer,
     pid: u32,
-    busy: f64,
+    /// How long the machine is still waited for.
+    patience: Duration,
+    /// Before what it was not idle, and how busy it was, in percent.
+    busy: Vec<(String, f64)>,
 }
 
 impl One<'_> {
@@ -176,27 +179,52 @@ impl One<'_> {
         move || Usage::of(pid)
     }
 
+    /// Waits for the machine to be idle, for so long as it has; how busy it is then, in percent.
+    async fn idle(&mut self, before: &str) -> anyhow::Result<f64> {
+        let start = Instant::now();
+        let busy = idle::wait(self.patience).await?;
+        // All measurements of a repeat share it: on a machine that is never idle the run has to end, too.
+        self.patience = self.patience.saturating_sub(start.elapsed());
+        if !idle::is_idle(busy) {
+            eprintln!("bench-leases: the machine is {busy:.0} % busy before {before}");
+            self.busy.push((before.to_owned(), busy));
+        }
+        Ok(busy)
+    }
+
     async fn closed(&mut self, clients: usize) -> anyhow::Result<Point> {
+        let what = format!("{clients} clients");
+        let busy_percent = self.idle(&what).await?;
         let works = self.turns(clients).await?;
         let figures = closed(works, self.run.times, &self.usage()).await?;
-        let point = self.point(clients, 0.0, &figures);
-        say(&format!("{clients} clients"), &point);
+        let point = Point {
+            busy_percent,
+            ..point(clients, 0.0, &figures)
+        };
+        say(&what, &point);
         Ok(point)
     }
 
     async fn open(&mut self, rate: f64) -> anyhow::Result<Point> {
+        let what = format!("{rate:.0} arrivals a second");
+        let busy_percent = self.idle(&what).await?;
         let works = self.turns(OPEN_CLIENTS).await?;
         // The same arrivals for every peer.
         let seed = rate.to_bits();
         let figures = open(works, rate, self.run.times, seed, &self.usage()).await?;
-        let point = self.point(OPEN_CLIENTS, rate, &figures);
-        say(&format!("{rate:.0} arrivals a second"), &point);
+        let point = Point {
+            busy_percent,
+            ..point(OPEN_CLIENTS, rate, &figures)
+        };
+        say(&what, &point);
         Ok(point)
     }
 
     /// Renews `live` leases, of which `held` are there already.
     async fn renewals(&mut self, held: &mut Vec<Held>, live: usize) -> anyhow::Result<Point> {
         self.hold(held, live).await?;
+        let what = format!("renewals of {live} leases");
+        let busy_percent = self.idle(&what).await?;
         let how = self.run.renewing;
         let mut works: Vec<Box<dyn Work>> = Vec::new();
         for leases in held.chunks(live.div_ceil(how.connections)) {
@@ -204,8 +232,11 @@ impl One<'_> {
             works.push(Box::new(Beats::new(renewer, leases, how)));
         }
         let figures = closed(works, self.run.times, &self.usage()).await?;
-        let point = self.point(live, 0.0, &figures);
-        say(&format!("renewals of {live} leases"), &point);
+        let point = Point {
+            busy_percent,
+            ..point(live, 0.0, &figures)
+        };
+        say(&what, &point);
         Ok(point)
     }
 
@@ -228,23 +259,23 @@ impl One<'_> {
         }
         Ok(())
     }
+}
 
-    fn point(&self, size: usize, rate: f64, figures: &Figures) -> Point {
-        let ops = figures.ops.max(1) as f64;
-        Point {
-            size,
-            asked_per_second: rate,
-            arrived_per_second: figures.arrived as f64 / figures.span.as_secs_f64(),
-            per_second: figures.per_second(),
-            latency: figures.latency(),
-            grants: figures.grants(),
-            retries: figures.retries as f64 / ops,
-            lost: figures.lost,
-            cpu_us: figures.cpu.as_secs_f64() * 1e6 / ops,
-            memory: figures.usage.memory(),
-            busy_percent: self.busy,
-            runs: vec![],
-        }
+fn point(size: usize, rate: f64, figures: &Figures) -> Point {
+    let ops = figures.ops.max(1) as f64;
+    Point {
+        size,
+        asked_per_second: rate,
+        arrived_per_second: figures.arrived as f64 / figures.span.as_secs_f64(),
+        per_second: figures.per_second(),
+        latency: figures.latency(),
+        grants: figures.grants(),
+        retries: figures.retries as f64 / ops,
+        lost: figures.lost,
+        cpu_us: figures.cpu.as_secs_f64() * 1e6 / ops,
+        memory: figures.usage.memory(),
+        busy_percent: 0.0,
+        runs: vec![],
     }
 }
 

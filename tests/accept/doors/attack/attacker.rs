@@ -85,9 +85,27 @@ impl Attack {
         }
     }
 
+    /// How many there have to be at once, where it is named for a number: idle connections that are open or that a limit
+    /// turned away, of which so many are open; and answers that nobody reads.
+    pub(super) const fn at_once(self, short: bool, together: bool) -> AtOnce {
+        let part = part(short, together);
+        let (pressing, open, unread) = match self {
+            // A user may have 1,024 connections, and the seats that are left: the rest is turned away.
+            Self::Idle => (2_000, 500, 0),
+            Self::SlowReaders => (0, 0, 1_000),
+            _ => (0, 0, 0),
+        };
+        AtOnce {
+            pressing: pressing / part,
+            open: open / part,
+            unread: unread / part,
+        }
+    }
+
     /// Connections without which it is no attack; and how much of what it sends. Where all share two cores, and in a
     /// short run, it is less.
     pub(super) const fn at_least(self, short: bool, together: bool) -> (u64, u64) {
+        let part = part(short, together);
         let (connected, sent) = match self {
             Self::Idle => (1_000, 1_000),
             Self::SlowHeaders => (300, 300),
@@ -100,8 +118,29 @@ impl Attack {
             Self::Oversized => (8, 100),
             Self::Grants => (8, 2_000),
         };
-        let part = if short { 4 } else { 1 } * if together { 4 } else { 1 };
         (connected / part, sent / part)
+    }
+}
+
+/// Of what is asked for alone and for a minute.
+const fn part(short: bool, together: bool) -> u64 {
+    (if short { 4 } else { 1 }) * (if together { 4 } else { 1 })
+}
+
+/// The most that there was at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AtOnce {
+    /// Who was connected, or was refused when he last tried to be.
+    pub(super) pressing: u64,
+    /// Of them, those who were connected.
+    pub(super) open: u64,
+    /// Answers that nobody read.
+    pub(super) unread: u64,
+}
+
+impl AtOnce {
+    pub(super) const fn is_enough_for(self, asked: Self) -> bool {
+        self.pressing >= asked.pressing && self.open >= asked.open && self.unread >= asked.unread
     }
 }
 
@@ -127,6 +166,7 @@ pub(super) struct Did {
     pub(super) resets: u64,
     pub(super) taken_in: u64,
     pub(super) sent: u64,
+    pub(super) at_once: AtOnce,
 }
 
 /// What an attack works with.
@@ -190,6 +230,7 @@ pub(crate) async fn attacker(args: AttackerArgs) -> anyhow::Result<bool> {
         Attack::Grants => grants::flood(&field).await,
     }
     let (of, t) = (Ordering::Relaxed, &field.tally);
+    let seats = t.seats();
     let did = Did {
         connected: t.connected.load(of),
         refused: t.refused.load(of),
@@ -198,6 +239,11 @@ pub(crate) async fn attacker(args: AttackerArgs) -> anyhow::Result<bool> {
         resets: t.resets.load(of),
         taken_in: t.taken_in.load(of),
         sent: t.sent.load(of),
+        at_once: AtOnce {
+            pressing: seats.most_at_once as u64,
+            open: seats.most_open as u64,
+            unread: t.unread.most.load(of),
+        },
     };
     println!("{}", serde_json::to_string(&did)?);
     Ok(true)

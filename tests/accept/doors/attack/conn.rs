@@ -1,8 +1,9 @@
 //! Connections of an attacker: to each of the daemon's doors, in whatever tongue.
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{
@@ -56,6 +57,81 @@ pub(super) struct Tally {
     pub(super) taken_in: AtomicU64,
     /// What the attack consists of: frames, requests, bytes; the attack says which.
     pub(super) sent: AtomicU64,
+    /// Who knocks, where the attack is to do so many times at once.
+    pub(super) seats: Mutex<Seats>,
+    /// Answers that are under way and that nobody reads.
+    pub(super) unread: Gauge,
+}
+
+/// Those who want to be connected all the time: each has a connection, or was refused when it last asked for one.
+#[derive(Debug, Default)]
+pub(super) struct Seats {
+    open: BTreeSet<usize>,
+    refused: BTreeSet<usize>,
+    /// The most that were open at once.
+    pub(super) most_open: usize,
+    /// The most that were open or refused at once.
+    pub(super) most_at_once: usize,
+}
+
+impl Seats {
+    pub(super) fn opened(&mut self, seat: usize) {
+        self.refused.remove(&seat);
+        self.open.insert(seat);
+        self.look();
+    }
+    pub(super) fn refused(&mut self, seat: usize) {
+        self.refused.insert(seat);
+        self.look();
+    }
+    pub(super) fn closed(&mut self, seat: usize) {
+        self.open.remove(&seat);
+    }
+    fn look(&mut self) {
+        self.most_open = self.most_open.max(self.open.len());
+        self.most_at_once = self.most_at_once.max(self.open.len() + self.refused.len());
+    }
+}
+
+/// How many there are, and the most that there were at once.
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    now: AtomicU64,
+    pub(super) most: AtomicU64,
+}
+
+impl Gauge {
+    /// One who adds to it; nothing yet.
+    pub(super) fn part(&self) -> Part<'_> {
+        Part { of: self, n: 0 }
+    }
+}
+
+/// What one adds to a gauge, until it is dropped.
+pub(super) struct Part<'a> {
+    of: &'a Gauge,
+    n: u64,
+}
+
+impl Part<'_> {
+    pub(super) fn set(&mut self, n: u64) {
+        self.of.now.fetch_add(n, Ordering::Relaxed);
+        let now = self.of.now.fetch_sub(self.n, Ordering::Relaxed) - self.n;
+        self.of.most.fetch_max(now, Ordering::Relaxed);
+        self.n = n;
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl Tally {
+    pub(super) fn seats(&self) -> MutexGuard<'_, Seats> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 pub(super) fn add(to: &AtomicU64, n: u64) {
@@ -120,13 +196,16 @@ fn kind(head: &[u8; HEAD]) -> (u8, usize) {
     (kind, u32::from_be_bytes([0, a, b, c]) as usize)
 }
 
-/// Whether the other side has ended the connection.
+/// Whether the other side has ended the connection, and how many of its streams it has answered or reset.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ended(Arc<AtomicBool>);
+pub(super) struct Ended(Arc<(AtomicBool, AtomicU64)>);
 
 impl Ended {
     pub(super) fn is(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.0.load(Ordering::Relaxed)
+    }
+    pub(super) fn streams(&self) -> u64 {
+        self.0.1.load(Ordering::Relaxed)
     }
 }
 
@@ -145,13 +224,17 @@ pub(super) fn listen(mut reader: Reader, tally: &Arc<Tally>) -> Ended {
             }
             if of == Kind::GoAway as u8 {
                 add(&tally.goaways, 1);
-                told.0.store(true, Ordering::Relaxed);
+                told.0.0.store(true, Ordering::Relaxed);
             }
             if of == Kind::Reset as u8 {
                 add(&tally.resets, 1);
             }
+            let may_end = of == Kind::Data as u8 || of == Kind::Headers as u8;
+            if of == Kind::Reset as u8 || may_end && head[4] & frames::END_STREAM != 0 {
+                add(&told.0.1, 1);
+            }
         }
-        told.0.store(true, Ordering::Relaxed);
+        told.0.0.store(true, Ordering::Relaxed);
         add(&tally.ended, 1);
     });
     ended

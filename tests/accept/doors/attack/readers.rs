@@ -94,6 +94,7 @@ async fn deaf(field: Field, i: usize) {
         Default::default()
     };
     let mut stream = 1;
+    let mut waiting = field.tally.unread.part();
     while field.goes_on() && !ended.is() && Instant::now() < end {
         for _ in 0..STREAMS {
             let request = ask(stream, i / 3);
@@ -104,6 +105,7 @@ async fn deaf(field: Field, i: usize) {
             }
             add(&field.tally.sent, 1);
             stream += 2;
+            waiting.set(u64::from(stream / 2).saturating_sub(ended.streams()));
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
@@ -121,5 +123,7 @@ async fn deaf_rest(field: Field, _: usize) {
     }
     add(&field.tally.connected, 1);
     add(&field.tally.sent, 1);
+    let mut waiting = field.tally.unread.part();
+    waiting.set(1);
     tokio::time::sleep(STAYS).await;
 }

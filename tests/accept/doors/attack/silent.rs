@@ -29,28 +29,36 @@ async fn stay(field: Field, i: usize) {
     // Half of them greet first: what that costs the daemon stays.
     if i.is_multiple_of(2) && door != Door::Rest {
         let Some((reader, writer)) = field.doors.greet(door, &[], &field.tally).await else {
-            return;
+            return field.tally.seats().refused(i);
         };
         add(&field.tally.sent, 1);
+        field.tally.seats().opened(i);
         let ended = listen(reader, &field.tally);
         while !ended.is() {
             tokio::time::sleep(BYTE_EVERY).await;
         }
+        field.tally.seats().closed(i);
         drop(writer);
         return;
     }
+    let refused = || {
+        add(&field.tally.refused, 1);
+        field.tally.seats().refused(i);
+    };
     let Ok(mut io) = field.doors.open(door).await else {
-        return add(&field.tally.refused, 1);
+        return refused();
     };
     add(&field.tally.sent, 1);
     // The end of it says that it was refused, or later that it was given up.
     let mut byte = [0];
     let mut end = std::pin::pin!(tokio::io::AsyncReadExt::read(&mut io, &mut byte));
     if tokio::time::timeout(STAYS, &mut end).await.is_ok() {
-        return add(&field.tally.refused, 1);
+        return refused();
     }
     add(&field.tally.connected, 1);
+    field.tally.seats().opened(i);
     let _ = end.await;
+    field.tally.seats().closed(i);
     add(&field.tally.ended, 1);
 }
 

@@ -212,12 +212,10 @@ async fn healthy(ground: &Ground) -> anyhow::Result<()> {
 
 fn told(what: &str, seen: &Seen, seconds: u64, short: bool) -> Vec<Row> {
     let together = seen.did.len() > 1;
-    let happened = seen.did.iter().all(|(attack, did)| {
-        let (connected, sent) = attack.at_least(short, together);
-        // Together, others may have taken the turns of large messages.
-        let taken_in = *attack != Attack::Oversized || together || did.taken_in > 0;
-        did.connected >= connected && did.sent >= sent && taken_in
-    });
+    let happened = seen
+        .did
+        .iter()
+        .all(|(attack, did)| happened(*attack, did, short, together));
     let s = &seen.suffered;
     vec![
         Row::new(
@@ -237,6 +235,21 @@ fn told(what: &str, seen: &Seen, seconds: u64, short: bool) -> Vec<Row> {
         memory(what, seen),
         recovery(what, seen),
     ]
+}
+
+/// Whether it was the attack that it is named for.
+fn happened(attack: Attack, did: &Did, short: bool, together: bool) -> bool {
+    let (connected, sent) = attack.at_least(short, together);
+    // Together, others may have taken the turns of large messages.
+    let taken_in = attack != Attack::Oversized || together || did.taken_in > 0;
+    // Who does not read meets a limit in the end. A short run may be over before.
+    let met = attack != Attack::SlowReaders || short || did.ended + did.resets > 0;
+    let at_once = attack.at_once(short, together);
+    did.connected >= connected
+        && did.sent >= sent
+        && did.at_once.is_enough_for(at_once)
+        && taken_in
+        && met
 }
 
 fn renewals(what: &str, s: &Suffered) -> Row {
@@ -297,12 +310,25 @@ fn recovery(what: &str, seen: &Seen) -> Row {
     )
 }
 
+fn at_once(did: &Did) -> String {
+    let most = did.at_once;
+    match (most.pressing, most.unread) {
+        (0, 0) => String::new(),
+        (0, unread) => format!(" ({unread} at once)"),
+        (all, _) => format!(
+            " (at once {all} who wanted one, of whom {} had one and the others were turned away)",
+            most.open
+        ),
+    }
+}
+
 fn in_words(seen: &Seen) -> String {
     let one = |(attack, did): &(Attack, Did)| {
         format!(
-            "{} {}; {} connections taken, {} refused, {} ended by the daemon ({} by GOAWAY), {} streams reset by it{}",
+            "{} {}{}; {} connections taken, {} refused, {} ended by the daemon ({} by GOAWAY), {} streams reset by it{}",
             did.sent,
             attack.in_words().1,
+            at_once(did),
             did.connected,
             did.refused,
             did.ended,
@@ -323,4 +349,55 @@ fn in_words(seen: &Seen) -> String {
         .map(|d| format!("{}: {}", d.0.name(), one(d)))
         .collect();
     all.join(". ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attacker::AtOnce;
+    use super::*;
+
+    #[test]
+    fn connections_one_after_another_are_not_so_many_at_once() {
+        let did = |pressing, open| Did {
+            connected: 9_000,
+            sent: 9_000,
+            at_once: AtOnce {
+                pressing,
+                open,
+                unread: 0,
+            },
+            ..Did::default()
+        };
+        for (pressing, open, holds) in [
+            (2_000, 1_100, true),
+            (1_999, 1_999, false),
+            (2_000, 80, false),
+        ] {
+            assert_eq!(
+                happened(Attack::Idle, &did(pressing, open), false, false),
+                holds
+            );
+        }
+        assert!(happened(Attack::RapidReset, &did(0, 0), false, false));
+    }
+
+    #[test]
+    fn readers_whom_nothing_stops_are_no_proof() {
+        let did = |unread, resets| Did {
+            connected: 90,
+            sent: 9_000,
+            resets,
+            at_once: AtOnce {
+                unread,
+                ..AtOnce::default()
+            },
+            ..Did::default()
+        };
+        for (unread, resets, holds) in [(1_000, 1, true), (999, 1, false), (1_000, 0, false)] {
+            assert_eq!(
+                happened(Attack::SlowReaders, &did(unread, resets), false, false),
+                holds
+            );
+        }
+    }
 }

@@ -32,6 +32,50 @@ pub(super) enum Subject<'a> {
     },
 }
 
+/// Whom a certificate that is there is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// A CA: it signs others.
+    Ca,
+    /// It names a tenant or a job, by this URI.
+    Client(String),
+    /// It has no URI: a daemon's.
+    Daemon,
+}
+
+impl Holder {
+    /// From its PEM; none: it is no certificate.
+    pub(super) fn of(pem: &str) -> Option<Self> {
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
+        let (_, parsed) = X509Certificate::from_der(&block.contents).ok()?;
+        if parsed.is_ca() {
+            return Some(Self::Ca);
+        }
+        let names = parsed.subject_alternative_name().ok()?;
+        let uri = names.and_then(|names| {
+            names
+                .value
+                .general_names
+                .iter()
+                .find_map(|name| match name {
+                    GeneralName::URI(uri) => Some((*uri).to_owned()),
+                    _ => None,
+                })
+        });
+        Some(uri.map_or(Self::Daemon, Self::Client))
+    }
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ca => f.write_str("a CA"),
+            Self::Client(uri) => f.write_str(uri),
+            Self::Daemon => f.write_str("a daemon"),
+        }
+    }
+}
+
 /// A certificate and its key, PEM.
 pub(super) struct Made {
     pub(super) certificate: String,
@@ -105,6 +149,15 @@ impl Authority {
             key: self.issuer.key().serialize_pem(),
             ends: self.ends.unix_timestamp(),
         }
+    }
+
+    /// When a certificate of it ends, in words: its days may be more than the CA has left.
+    pub(super) fn until(&self, made: &Made) -> String {
+        let day = OffsetDateTime::from_unix_timestamp(made.ends)
+            .map_or_else(|_| "?".to_owned(), |at| at.date().to_string());
+        let with_it = made.ends >= self.ends.unix_timestamp();
+        let why = if with_it { ", when its CA ends" } else { "" };
+        format!("good until {day}{why}")
     }
 
     /// The URI in a client's certificate.
@@ -240,6 +293,40 @@ mod tests {
                 .issue(&Subject::Daemon { hosts: &bad }, 1)
                 .is_err()
         );
+    }
+
+    #[test]
+    fn whom_a_certificate_is_for_is_read_from_it() {
+        let authority = Authority::new("lab", 10).unwrap();
+        let job = Subject::Client {
+            tenant: "arms",
+            job: Some("pick"),
+        };
+        let hosts = ["gpu1".to_owned()];
+        let daemon = Subject::Daemon { hosts: &hosts };
+        let uri = "spiffe://lab/tenant/arms/job/pick".to_owned();
+        for (made, expect) in [
+            (authority.made(), Some(Holder::Ca)),
+            (authority.issue(&job, 1).unwrap(), Some(Holder::Client(uri))),
+            (authority.issue(&daemon, 1).unwrap(), Some(Holder::Daemon)),
+        ] {
+            assert_eq!(Holder::of(&made.certificate), expect);
+        }
+        assert_eq!(Holder::of("to whom it may concern"), None);
+    }
+
+    #[test]
+    fn the_end_that_is_told_is_the_real_one() {
+        let authority = Authority::new("lab", 10).unwrap();
+        let daemon = Subject::Daemon { hosts: &[] };
+        for (days, expect) in [(1, false), (100, true)] {
+            let told = authority.until(&authority.issue(&daemon, days).unwrap());
+            assert_eq!(told.ends_with("when its CA ends"), expect, "{told}");
+            let until = OffsetDateTime::now_utc() + Duration::days(days.min(10).into());
+            // Either day, should midnight come between.
+            let day = |at: OffsetDateTime| told.contains(&at.date().to_string());
+            assert!(day(until) || day(until - Duration::minutes(1)), "{told}");
+        }
     }
 
     #[test]

@@ -5,19 +5,23 @@ mod authority;
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use self::authority::{Authority, Made, Subject};
+use self::authority::{Authority, Holder, Made, Subject};
 use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
 use crate::out;
 
 /// Years of a CA: as long as a server lives.
 const CA_DAYS: u32 = 3_650;
+
+/// Between a tenant and a job in a file's name. No name in a certificate may hold it, or the job `b` of tenant `a` and a
+/// tenant `a-job-b` would have the same files.
+const JOB_OF: &str = "+job-";
 
 /// Make certificates for gRPC over TCP
 ///
@@ -69,7 +73,8 @@ struct IssueArgs {
     /// How long it is good: short is safe, since there is no list of those that were taken back
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=i64::from(CA_DAYS)))]
     days: u32,
-    /// Where to, without `.pem` and `.key`: by default a name after whom it is for, in the CA's folder
+    /// Where to, without `.pem` and `.key`: by default a name after whom it is for, in the CA's folder. Only a certificate
+    /// for the same is replaced
     #[arg(long, value_name = "PATH")]
     out: Option<PathBuf>,
 }
@@ -143,10 +148,10 @@ fn init(globals: &Globals, args: &InitArgs) -> Result<(), Failure> {
         tls += &format!("trust_domain = {:?}\n", args.trust_domain);
     }
     out::text(format_args!(
-        "Made a CA and the daemon's certificate, good for {} days.\n\nFor evenkeeld.toml (the daemon's user has to be able \
+        "Made a CA and the daemon's certificate, {}.\n\nFor evenkeeld.toml (the daemon's user has to be able \
          to read these files):\n\n[listen]\ntcp = \"0.0.0.0:7421\"\n\n{tls}\nFor each tenant or job: evenkeel cert issue {} \
          --tenant TENANT [--job JOB]\nKeep {} to yourself: who has it can be any tenant.",
-        args.days,
+        authority.until(&server),
         dir.display(),
         key(&ca).display()
     ));
@@ -168,11 +173,12 @@ fn issue(globals: &Globals, args: &IssueArgs) -> Result<(), Failure> {
     let stem = match (&args.out, &args.tenant, &args.job) {
         (Some(out), ..) => absolute(out)?,
         (None, Some(tenant), None) => dir.join(format!("tenant-{tenant}")),
-        (None, Some(tenant), Some(job)) => dir.join(format!("tenant-{tenant}-job-{job}")),
+        (None, Some(tenant), Some(job)) => dir.join(format!("tenant-{tenant}{JOB_OF}{job}")),
         (None, None, _) => dir.join("evenkeeld"),
     };
-    save(&stem, &made)?;
     let uri = authority.uri(&subject);
+    may_replace(&stem, &uri.clone().map_or(Holder::Daemon, Holder::Client))?;
+    save(&stem, &made)?;
     if globals.json() {
         out::json(&files(&stem, &dir, &made, uri.as_deref()));
         return Ok(());
@@ -180,18 +186,18 @@ fn issue(globals: &Globals, args: &IssueArgs) -> Result<(), Failure> {
     let (certificate, private) = (pem(&stem), key(&stem));
     out::text(match uri {
         Some(uri) => format!(
-            "Made a certificate for {uri}, good for {} days. Its holder sets:\n\nexport \
+            "Made a certificate for {uri}, {}. Its holder sets:\n\nexport \
              EVENKEEL_SOCKET=https://HOST:7421\nexport EVENKEEL_TLS_CERT={}\nexport EVENKEEL_TLS_KEY={}\nexport \
              EVENKEEL_TLS_CA={}",
-            args.days,
+            authority.until(&made),
             certificate.display(),
             private.display(),
             pem(&ca).display()
         ),
         None => format!(
-            "Made {} and its key, good for {} days. A daemon whose [tls] names them takes them up by itself.",
+            "Made {} and its key, {}. A daemon whose [tls] names them takes them up by itself.",
             certificate.display(),
-            args.days
+            authority.until(&made)
         ),
     });
     Ok(())
@@ -238,12 +244,127 @@ fn save(stem: &Path, made: &Made) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses what is another's: a certificate for somebody else, a CA's, a key without a certificate that says whose it is.
+fn may_replace(stem: &Path, holder: &Holder) -> Result<(), Failure> {
+    let (certificate, private) = (pem(stem), key(stem));
+    let refused = |path: &Path, what: String| {
+        let text = format!("{} {what}, and is not replaced", path.display());
+        Err(Failure::usage(text).hint("Name another file with --out, or move it away."))
+    };
+    match fs::read_to_string(&certificate) {
+        Ok(text) => match Holder::of(&text) {
+            Some(found) if found == *holder => Ok(()),
+            Some(found) => refused(&certificate, format!("is a certificate for {found}")),
+            None => refused(&certificate, "is no certificate".into()),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => match private.symlink_metadata() {
+            Ok(_) => refused(&private, "has no certificate beside it".into()),
+            Err(_) => Ok(()),
+        },
+        Err(e) => refused(&certificate, format!("cannot be read ({e})")),
+    }
+}
+
+/// What is replaced keeps its owner, its group and its rights: the daemon's user has to be able to read a key that root
+/// renews.
 fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let new = with_end(path, ".new");
     let _ = fs::remove_file(&new); // left by a command that was killed
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;
+    if let Ok(old) = path.metadata() {
+        let own = file.metadata()?;
+        if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
+            fchown(&file, Some(old.uid()), Some(old.gid()))?;
+        }
+        file.set_permissions(old.permissions())?;
+    }
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        globals: Globals,
+        #[command(flatten)]
+        cert: CertArgs,
+    }
+
+    /// `evenkeel cert` with these words.
+    fn cert(words: &[&str]) -> Result<(), Failure> {
+        let line = Line::try_parse_from([&["cert"], words].concat()).unwrap();
+        run(&line.globals, line.cert)
+    }
+
+    fn holder(stem: &Path) -> Holder {
+        Holder::of(&fs::read_to_string(pem(stem)).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn no_certificate_takes_the_place_of_anothers() {
+        let folder = tempfile::tempdir().unwrap();
+        let pki = folder.path().join("pki");
+        let dir = pki.to_str().unwrap();
+        cert(&["init", dir, "--host", "gpu1"]).unwrap();
+        cert(&["issue", dir, "--tenant", "a-job-b"]).unwrap();
+        cert(&["issue", dir, "--tenant", "a", "--job", "b"]).unwrap();
+        let job = Holder::Client("spiffe://evenkeel/tenant/a/job/b".into());
+        let tenant = Holder::Client("spiffe://evenkeel/tenant/a-job-b".into());
+        assert_eq!(holder(&pki.join("tenant-a+job-b")), job);
+        assert_eq!(holder(&pki.join("tenant-a-job-b")), tenant);
+        // Again for the same, and a daemon's for other hosts.
+        cert(&["issue", dir, "--tenant", "a", "--job", "b"]).unwrap();
+        cert(&["issue", dir, "--host", "gpu2"]).unwrap();
+
+        fs::write(pki.join("lone.key"), "a key").unwrap();
+        fs::write(pki.join("notes.pem"), "notes").unwrap();
+        let before = fs::read(pki.join("ca.key")).unwrap();
+        let around = pki.join("../pki/ca");
+        for out in ["ca", "evenkeeld", "tenant-a-job-b", "lone", "notes"] {
+            let out = pki.join(out);
+            let refused = cert(&[
+                "issue",
+                dir,
+                "--tenant",
+                "c",
+                "--out",
+                out.to_str().unwrap(),
+            ]);
+            assert!(refused.is_err(), "{}", out.display());
+        }
+        let around = around.to_str().unwrap();
+        assert!(cert(&["issue", dir, "--tenant", "c", "--out", around]).is_err());
+        assert_eq!(fs::read(pki.join("ca.key")).unwrap(), before);
+        assert_eq!(fs::read(pki.join("lone.key")).unwrap(), b"a key");
+    }
+
+    #[test]
+    fn what_is_replaced_keeps_its_owner_and_its_rights() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("daemon.key");
+        replace(&path, "old", 0o600).unwrap();
+        let rights = || path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(rights(), 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        // Only root can give files away.
+        let owner = if path.metadata().unwrap().uid() == 0 {
+            fchown(fs::File::open(&path).unwrap(), Some(65_533), Some(65_533)).unwrap();
+            65_533
+        } else {
+            path.metadata().unwrap().uid()
+        };
+        replace(&path, "new", 0o600).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!((rights(), path.metadata().unwrap().uid()), (0o640, owner));
+    }
 }
