@@ -91,7 +91,7 @@ impl Attack {
         let part = part(short, together);
         let (pressing, open, unread) = match self {
             // A user may have 1,024 connections, and the seats that are left: the rest is turned away.
-            Self::Idle => (2_000, 500, 0),
+            Self::Idle => (2_000, 1_000, 0),
             Self::SlowReaders => (0, 0, 1_000),
             _ => (0, 0, 0),
         };

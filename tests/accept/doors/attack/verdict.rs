@@ -371,7 +371,7 @@ mod tests {
         for (pressing, open, holds) in [
             (2_000, 1_100, true),
             (1_999, 1_999, false),
-            (2_000, 80, false),
+            (2_000, 999, false),
         ] {
             assert_eq!(
                 happened(Attack::Idle, &did(pressing, open), false, false),

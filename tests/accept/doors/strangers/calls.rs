@@ -26,7 +26,7 @@ impl Call {
         Self::Clear,
     ];
     /// Audit lines of a call for a lease that exists and of one for none. A renewal for none is no sign of anything, and
-    /// over TCP nobody is asked for a lease to be attached to.
+    /// over TCP nobody is let attach at all: another tenant tries that on the Unix socket in main.7.
     const fn lines(self) -> usize {
         match self {
             Self::Renew => 1,
