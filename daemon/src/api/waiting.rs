@@ -15,21 +15,21 @@ use tonic::Status;
 
 use super::context::Context;
 use super::error;
+use super::turns::{Turn, aside};
 
 /// The sentence; none if the job does not wait.
 pub(super) async fn sentence(
     ctx: &Context,
     caller: &Caller,
     id: JobId,
+    turn: Turn,
 ) -> Result<Option<String>, Status> {
     let attempt = ctx.read(caller, move |state, _| Attempt::of(state, id));
     let Some(attempt) = attempt.await? else {
         return Ok(None);
     };
     // A plan may take its time, and everybody waits for the state.
-    let refusal = tokio::task::spawn_blocking(move || attempt.refusal()).await;
-    let refusal =
-        refusal.map_err(|_| Status::internal("the planner failed; this is a bug of the daemon"))?;
+    let refusal = aside(turn, move || attempt.refusal()).await?;
     let who = caller.clone();
     let told = ctx.read(caller, move |state, _| {
         let job = waiting(state, id)?;

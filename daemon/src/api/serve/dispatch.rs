@@ -13,7 +13,6 @@ use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Request, Response, Uri};
 use prost::Message as _;
-use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
@@ -21,23 +20,23 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
 use super::stream::{Download, Upload};
-use crate::api::budget::{Budget, Held, Kind, Place};
+use crate::api::budget::{Budget, Held, Kind};
 use crate::api::caller::{Door, Peer, Visitor};
 use crate::api::context::Context as Shared;
 use crate::api::error;
 use crate::api::grpc::{LEASES, LeaseServer};
 use crate::api::limits::{
-    CALL_COST, MAKING_LOOK, MAKING_PATIENCE, PROFILE_MAKINGS, STRANGER_AGE, STREAM_COST,
-    STREAM_WINDOW, UNHEARD_PATIENCE,
+    CALL_COST, MAKING_PATIENCE, PROFILE_MAKINGS, STRANGER_AGE, STREAM_COST, UNHEARD_PATIENCE,
 };
 use crate::api::rate::{RateLimits, Rates};
 use crate::api::tenants::Stranger;
+use crate::api::turns::{Turn, turn};
 use crate::audit::{Audit, Refusal};
 
 type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Answer = Later<Result<Response<Body>, Infallible>>;
 /// An answer, and its turn to be made.
-type Made = (Response<Body>, Option<Place>);
+type Made = (Response<Body>, Option<Turn>);
 
 /// What a request's path says of it: what it draws on, whether it is one message, and as how many answers that may be
 /// large it counts.
@@ -294,27 +293,6 @@ impl Dispatch {
     }
 }
 
-/// A turn to make an answer that may be large; whoever waits for one too long is told to come back.
-pub(super) async fn turn(
-    budget: &Budget,
-    tenant: &Name,
-    as_many: usize,
-    patience: Duration,
-) -> Result<Place, Status> {
-    // What its client has sent lies unread meanwhile.
-    let _unread = budget.hold(Kind::Call, tenant, STREAM_WINDOW as usize)?;
-    let end = Instant::now() + patience;
-    loop {
-        if let Some(place) = budget.take_free(Kind::Making, tenant, as_many) {
-            return Ok(place);
-        }
-        if Instant::now() >= end {
-            return Err(error::overloaded());
-        }
-        sleep(MAKING_LOOK).await;
-    }
-}
-
 /// A counter for each method, by its path.
 fn counters() -> HashMap<String, metrics::Counter> {
     let files = prost_types::FileDescriptorSet::decode(pb::FILE_DESCRIPTOR_SET).unwrap_or_default();
@@ -372,12 +350,14 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
         let request = request.map(|body| Upload::new(body, up, shape.one));
         let answer = if shape.makings > 0 {
             let dispatch = self.clone();
+            let mut request = request;
             Making::Large(Box::pin(async move {
                 let turn = turn(&dispatch.budget, &tenant, shape.makings, MAKING_PATIENCE);
                 match turn.await {
-                    Ok(place) => {
+                    Ok(turn) => {
+                        request.extensions_mut().insert(turn.clone());
                         let Ok(response) = dispatch.route(request).await;
-                        (response, Some(place))
+                        (response, Some(turn))
                     }
                     Err(status) => (status.into_http(), None),
                 }

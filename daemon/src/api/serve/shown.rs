@@ -10,11 +10,11 @@ use hyper::{Request, Response};
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 
-use super::dispatch::turn;
 use super::stream::Download;
 use crate::api::budget::{Budget, Held, Kind};
 use crate::api::limits::{CALL_COST, REST_PATIENCE};
 use crate::api::rest::{self, Closing, From};
+use crate::api::turns::turn;
 
 /// See the module's text.
 #[derive(Clone)]
@@ -66,6 +66,9 @@ impl Shown {
         else {
             return rest::busy().map(|body| Download::new(Body::new(body), None, None));
         };
+        if let Some(turn) = turn {
+            request.extensions_mut().insert(turn);
+        }
         let Ok(response) = self.router.call(request).await;
         let held: Option<(Held, Held)> = Some((whole, down));
         response.map(|body| Download::new(Body::new(body), held, None))
