@@ -147,7 +147,7 @@ impl Rig {
         let ledger = ledger::Config {
             ballast_bytes: 0,
             min_free_bytes: 0,
-            ..ledger::Config::new(self.folder.path().join("ledger.db"))
+            ..ledger::Config::new(self.ledger())
         };
         let history = History::new(&ledger);
         let opened = ledger::open(ledger).await.unwrap();
@@ -203,6 +203,9 @@ impl Rig {
         }
     }
 
+    pub(crate) fn ledger(&self) -> PathBuf {
+        self.folder.path().join("ledger.db")
+    }
     pub(crate) fn socket(&self, who: Who) -> PathBuf {
         self.folder.path().join(format!("{}.sock", who.name()))
     }
