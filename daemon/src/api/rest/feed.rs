@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::Sse;
 use axum::response::sse::{Event as Message, KeepAlive, KeepAliveStream};
@@ -25,7 +25,7 @@ use super::ask::{self, Number, Path, Query};
 use super::jobs::JobPath;
 use super::problem::Problem;
 use super::shape::{Event, Job, Node};
-use crate::api::budget::{Kind, Place};
+use crate::api::budget::{Held, Kind, Place};
 use crate::api::context::Context;
 use crate::api::convert;
 use crate::api::error;
@@ -34,6 +34,7 @@ use crate::api::limits::{
     NUMBER_MAX, OUTBOUND_MAX, READER_PATIENCE, STREAM_AGAIN, STREAM_BEAT, STREAM_PAGE, WATCH_EVERY,
 };
 use crate::api::past;
+use crate::api::turns::Turn;
 use crate::handle::{EventRecord, Page};
 
 /// The header in which a browser says what it saw last.
@@ -113,6 +114,7 @@ pub(super) async fn events(
     };
     let page = grpc::wanted(&ctx, &caller, &request).await?;
     let newest = past::newest(&ctx).await?;
+    let held = ctx.hold(Kind::Feed, &caller, 0)?;
     let (down, messages) = mpsc::channel(OUTBOUND_MAX);
     if seen.is_some_and(|n| n.0 > newest) {
         // Of another trail than this one, such as before a restore: all that can be told is what comes.
@@ -127,6 +129,7 @@ pub(super) async fn events(
         ctx: ctx.clone(),
         down,
         closing,
+        held,
         _place: place,
     };
     ctx.tasks.spawn(follower.run());
@@ -145,6 +148,8 @@ struct Follower {
     page: Page,
     down: mpsc::Sender<Message>,
     closing: CancellationToken,
+    /// What of a page is here.
+    held: Held,
     _place: Place,
 }
 
@@ -162,6 +167,11 @@ impl Follower {
             changes.mark_unchanged();
             let records = past::page(&self.ctx, &self.page).await?;
             let more = records.len() >= STREAM_PAGE as usize;
+            // As rows, as what waits for the reader, and as JSON.
+            let page: usize = records.iter().map(|r| r.json.len()).sum();
+            if !self.held.set(3 * page) {
+                return Err(error::overloaded());
+            }
             for record in records {
                 self.page.after = Some(record.seq);
                 if !self.tell(record).await? {
@@ -171,6 +181,10 @@ impl Follower {
             if more {
                 continue;
             }
+            if !self.all_taken().await? {
+                return Ok(());
+            }
+            self.held.set(0);
             tokio::select! {
                 () = self.closing.cancelled() => return Err(error::reconnect()),
                 () = self.down.closed() => return Ok(()),
@@ -178,6 +192,15 @@ impl Follower {
             }
             // What follows at once is told with it.
             tokio::time::sleep(WATCH_EVERY).await;
+        }
+    }
+
+    /// Waits until the last message has gone to the reader. False: nobody reads it.
+    async fn all_taken(&self) -> Result<bool, Status> {
+        let all = self.down.reserve_many(OUTBOUND_MAX);
+        tokio::select! {
+            () = self.closing.cancelled() => Err(error::reconnect()),
+            taken = tokio::time::timeout(READER_PATIENCE, all) => Ok(matches!(taken, Ok(Ok(_)))),
         }
     }
 
@@ -233,10 +256,11 @@ pub(super) async fn job(
     State(ctx): Shared,
     Viewer(caller): Viewer,
     Closing(closing): Closing,
+    Extension(turn): Extension<Turn>,
     Path(path): Path<JobPath>,
 ) -> Result<Feed, Problem> {
     let place = ctx.place(Kind::Feed, &caller)?;
-    let looks = grpc::watch_job(&ctx, &caller, path.name()?, closing, place).await?;
+    let looks = grpc::watch_job(&ctx, &caller, path.name()?, closing, place, turn).await?;
     Ok(feed(looks.map(|look| match look {
         Ok(seen) => message(&seen.job.map(Job::from)),
         Err(why) => end(why),
