@@ -341,9 +341,8 @@ pub(in crate::api) async fn find(
             let own = d.is_seen_by(lease, &who);
             return own.then(|| convert::lease_in(state, now, lease, &around));
         }
-        let (tenant, how, fence) = d.ended(id)?;
-        who.is_of(tenant)
-            .then(|| convert::ended_lease(id, tenant, how, fence))
+        let (tenant, how, fence) = d.ended_seen_by(id, &who)?;
+        Some(convert::ended_lease(id, tenant, how, fence))
     });
     found
         .await?
