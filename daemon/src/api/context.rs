@@ -165,6 +165,7 @@ impl Context {
         let mut all = (self.config.troubles)();
         all.extend(self.astray.load().as_deref().cloned());
         all.extend(self.certificates.load().as_deref().map(|t| t.text.clone()));
+        all.extend(self.config.audit.trouble());
         all
     }
 

@@ -30,7 +30,7 @@ use super::caller::Peer;
 use super::context::Context;
 use super::convert::{self, Around, Bad, Daemon};
 use super::error;
-use super::grpc::{check_renewals, renew};
+use super::grpc::{LEASES, check_renewals, note_anothers, renew};
 use super::limits::{
     ACKNOWLEDGEMENTS_MAX, DIRECT_EVERY, DIRECTIVE_AGAIN, OUTBOUND_MAX, READER_PATIENCE,
     REPORTS_MAX, SESSION_LEASES_MAX, SESSION_LOOK, SESSION_PENDING_MAX, STREAM_WINDOW,
@@ -162,7 +162,8 @@ impl Session {
         // First of all: who waits for a reader below has the frame in its hands.
         let mut refused = Vec::from_iter(shorten(&mut frame));
         if !frame.renew.is_empty() || empty {
-            let renewals = renew(&self.ctx, &self.peer, &frame.renew).await?;
+            let renewals = renew(&self.ctx, &self.peer.caller, &frame.renew).await?;
+            note_anothers(&self.ctx, &self.peer, "Session", &renewals);
             self.renewals.increment(renewals.len() as u64);
             let fresh = frame.renew != self.last && self.meet(&frame.renew, &renewals)?;
             // A frame that did not go through in full is looked at again when it comes again.
@@ -243,18 +244,19 @@ impl Session {
                 "{what}: too much of this session waits already; report less often"
             ));
         }
-        let (handle, caller) = (self.ctx.handle.clone(), self.peer.caller.clone());
+        let (ctx, peer) = (self.ctx.clone(), self.peer.clone());
         let kind = match command {
             Command::Acknowledge { .. } => Kind::Urgent,
             _ => Kind::Call,
         };
-        let place = self.ctx.place(kind, &caller);
+        let place = ctx.place(kind, &peer.caller);
         let place = place.map_err(|busy| format!("{what}: {}", busy.message()))?;
         self.under_way.push(Box::pin(async move {
             let _place = place;
-            let failure = handle.run(command).await.err()?;
+            let failure = ctx.handle.run(command).await.err()?;
             // As any caller would be told: another tenant's holders are not named.
-            let status = error::status(failure, &caller);
+            let status = error::status(failure, &peer.caller);
+            peer.note_refusal(&ctx.config.audit, &format!("{LEASES}Session"), &status);
             Some(format!("{what}: {}", status.message()))
         }));
         Ok(())

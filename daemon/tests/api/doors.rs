@@ -287,6 +287,37 @@ async fn what_is_anothers_does_not_exist_and_is_written_down() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_session_is_refused_is_written_down_once_for_a_frame() {
+    let house = House::with("").await;
+    let mut alice = house.rig.leases(Who::Alice).await;
+    let mut leases = Vec::new();
+    for _ in 0..3 {
+        leases.push(acquire(&mut alice, unenforced(1)).await);
+    }
+    let frame = pb::SessionRequest {
+        renew: leases.iter().map(reference).collect(),
+        acknowledgements: vec![pb::Acknowledge {
+            lease: Some(reference(&leases[0])),
+            generation: 1,
+            effective: leases[0].held.clone(),
+        }],
+        ..Default::default()
+    };
+    let mut bob = house.leases("spiffe://lab/tenant/bob").await;
+    let up = tokio_stream::iter([frame]);
+    let mut down = bob.session(up).await.unwrap().into_inner();
+    while down.next().await.is_some() {}
+    let session = ("call", "/evenkeel.v1.LeaseService/Session");
+    for is in [
+        ("why", "lease 1 and 2 more are another's"),
+        ("reason", "NOT_FOUND"),
+    ] {
+        house.audited(&[("who", "bob"), session, is]).await;
+    }
+    assert_eq!(house.audit().len(), 2, "{:?}", house.audit());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_limited_to_a_job_sees_that_job_only() {
     let house = House::with("").await;
     let mut whole = house.leases("spiffe://lab/tenant/alice").await;

@@ -16,6 +16,7 @@ use evenkeel_core::command::Caller;
 use evenkeel_core::id::Name;
 use tokio_util::sync::CancellationToken;
 
+use super::NO_SUCH_PATH;
 use super::accept::JSON;
 use super::problem::{Problem, Refused};
 use crate::api::context::Context;
@@ -94,7 +95,8 @@ pub(super) fn note(ctx: &Context, who: &Known, from: Option<&From>, path: &str, 
     let (Some(from), Some(refused)) = (from, answer.extensions().get::<Refused>()) else {
         return;
     };
-    if !told.contains(&status) {
+    // Of a path that is not there nobody learns anything.
+    if !told.contains(&status) || refused.reason == NO_SUCH_PATH {
         return;
     }
     let line = match (status, &**who) {

@@ -40,6 +40,9 @@ use problem::Problem;
 
 type Shared = State<Arc<Context>>;
 
+/// The reason of an answer to who asks for a path that there is not.
+const NO_SUCH_PATH: &str = "NO_SUCH_PATH";
+
 /// Starts to record metrics. Comes first: a counter that was made before counts nothing.
 pub(super) fn record(ctx: &Arc<Context>) {
     metrics::install(&ctx.tasks, &ctx.stop);
@@ -141,7 +144,7 @@ pub(super) fn busy() -> Response {
 async fn nothing_here() -> Problem {
     let detail =
         "there is nothing at this path; /openapi.json lists the paths, and /docs shows them";
-    Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_PATH", detail)
+    Problem::new(StatusCode::NOT_FOUND, NO_SUCH_PATH, detail)
 }
 
 async fn not_so() -> Problem {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use evenkeel_core::id::Name;
 use evenkeel_proto::v1 as pb;
 use hyper::body::Incoming;
-use hyper::header::{HeaderMap, HeaderValue};
+use hyper::header::HeaderValue;
 use hyper::{Request, Response, Uri};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
@@ -171,7 +171,10 @@ impl Future for Checked {
             headers.insert("grpc-status", HeaderValue::from_static("3"));
         }
         if let Some((peer, uri, audit)) = &self.asked {
-            note_refusal(response.headers(), peer, uri, audit);
+            // Only an answer without a message has it here.
+            if let Some(status) = Status::from_header_map(response.headers()) {
+                peer.note_refusal(audit, uri.path(), &status);
+            }
         }
         let held = self.held.take();
         Poll::Ready(Ok(response.map(|body| Download::new(body, held, turn))))
@@ -194,23 +197,6 @@ impl Drop for Checked {
             });
         }
     }
-}
-
-/// Writes down what was refused because of who asked: not found (which is what another tenant's is), not permitted, not
-/// known.
-fn note_refusal(headers: &HeaderMap, peer: &Peer, uri: &Uri, audit: &Audit) {
-    let code = headers.get("grpc-status").map(HeaderValue::as_bytes);
-    if !matches!(code, Some(b"5" | b"7" | b"16")) {
-        return;
-    }
-    let Some(status) = Status::from_header_map(headers) else {
-        return;
-    };
-    audit.refused(Refusal {
-        who: Some(peer.caller.tenant.to_string()),
-        call: Some(uri.path().to_owned()),
-        ..peer.door.refusal(&error::reason(&status), status.message())
-    });
 }
 
 /// See the module's text. Says of each request which peer it came from.
