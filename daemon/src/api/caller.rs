@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_core::command::Caller;
 use evenkeel_core::lease::Holder;
-use tokio::net::unix::UCred;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
@@ -68,16 +67,15 @@ pub(super) struct Peer {
 
 impl Peer {
     /// The peer of a Unix socket.
-    pub(super) fn local(
+    pub(super) const fn local(
         caller: Caller,
         door: Door,
-        cred: UCred,
+        process: Option<Process>,
         closing: CancellationToken,
     ) -> Self {
-        let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
         Self {
             caller,
-            process: pid.and_then(proc_tree::status).map(|s| s.process),
+            process,
             door,
             ends: None,
             closing,

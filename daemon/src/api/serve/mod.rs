@@ -9,6 +9,7 @@ mod frames;
 mod health;
 mod line;
 mod loopback;
+mod process;
 mod seats;
 mod shown;
 mod socket;
@@ -335,7 +336,10 @@ impl Server {
         };
         let closing = self.ctx.stop.child_token();
         let visitor = match found {
-            Ok(caller) => Visitor::Peer(Arc::new(Peer::local(caller, by, cred, closing))),
+            Ok(caller) => {
+                let process = process::of(&stream, &cred);
+                Visitor::Peer(Arc::new(Peer::local(caller, by, process, closing)))
+            }
             Err(stranger) => Visitor::Stranger(by.into(), stranger.into()),
         };
         let Some(seat) = self.seats.take(who) else {
