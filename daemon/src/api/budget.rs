@@ -75,6 +75,23 @@ impl Drop for Held {
     }
 }
 
+/// What a call holds, shared with who handles it: once its message is read, a wait takes less.
+#[derive(Clone, Debug)]
+pub(super) struct Cost(Arc<Mutex<Held>>);
+
+impl Cost {
+    pub(super) fn new(held: Held) -> Self {
+        Self(Arc::new(Mutex::new(held)))
+    }
+
+    /// Holds no more than this from now on.
+    pub(super) fn lower(&self, n: usize) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let n = n.min(held.n);
+        held.set(n);
+    }
+}
+
 /// The budgets.
 #[derive(Debug)]
 pub(super) struct Budget {

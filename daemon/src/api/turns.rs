@@ -22,15 +22,16 @@ pub(super) struct Turn {
     _place: Arc<Place>,
 }
 
-/// A turn that counts as so many; whoever waits for one too long is told to come back.
+/// A turn that counts as so many, for a call of this kind; whoever waits for one too long is told to come back.
 pub(super) async fn turn(
     budget: &Budget,
+    kind: Kind,
     tenant: &Name,
     as_many: usize,
     patience: Duration,
 ) -> Result<Turn, Status> {
     // What its client has sent lies unread meanwhile.
-    let _unread = budget.hold(Kind::Call, tenant, STREAM_WINDOW as usize)?;
+    let _unread = budget.hold(kind, tenant, STREAM_WINDOW as usize)?;
     let end = Instant::now() + patience;
     let waiter = Waiter::enter(&budget.line, tenant, as_many);
     loop {
@@ -183,7 +184,7 @@ mod tests {
     ) -> tokio::task::JoinHandle<Turn> {
         let budget = budget.clone();
         tokio::spawn(async move {
-            let turn = turn(&budget, &tenant(name), as_many, MAKING_PATIENCE).await;
+            let turn = turn(&budget, Kind::Call, &tenant(name), as_many, MAKING_PATIENCE).await;
             turn.unwrap()
         })
     }
@@ -206,7 +207,7 @@ mod tests {
                 let _ = held.lock().unwrap().recv();
             };
             let asked = async {
-                let turn = turn(&budget, &alice, 1, Duration::ZERO).await?;
+                let turn = turn(&budget, Kind::Call, &alice, 1, Duration::ZERO).await?;
                 aside(turn, work).await
             };
             // Its client hangs up at once.

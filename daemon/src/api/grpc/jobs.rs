@@ -101,7 +101,7 @@ impl JobService for Jobs {
         let name = convert::name("name", &request.into_inner().name)?;
         let closing = peer.closing.clone();
         let tenant = &peer.caller.tenant;
-        let turn = turn(&self.0.budget, tenant, 1, MAKING_PATIENCE).await?;
+        let turn = turn(&self.0.budget, Kind::Watch, tenant, 1, MAKING_PATIENCE).await?;
         let looks = watch_one(&self.0, &peer.caller, name, closing, place, turn).await?;
         Ok(Response::new(looks))
     }
@@ -198,7 +198,7 @@ pub(in crate::api) async fn watch_one(
         let (ctx, caller, last) = (inner.clone(), who.clone(), last.clone());
         async move {
             // As large as a job is, few are looked at at once. What changed meanwhile is seen the next time.
-            let turn = turn(&ctx.budget, &caller.tenant, 1, WATCH_LOOK).await;
+            let turn = turn(&ctx.budget, Kind::Watch, &caller.tenant, 1, WATCH_LOOK).await;
             let Ok(turn) = turn else {
                 return Ok(Look::NotNow);
             };

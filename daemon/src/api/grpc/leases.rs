@@ -13,13 +13,13 @@ use pb::lease_service_server::LeaseService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Answer, LEASES, unexpected};
-use crate::api::budget::Kind;
+use crate::api::budget::{Cost, Kind};
 use crate::api::caller::{self, Peer};
 use crate::api::config::GpuSockets;
 use crate::api::context::Context;
 use crate::api::convert::{self, Around, Bad, Daemon};
 use crate::api::error;
-use crate::api::limits::{LOOK_COPIES, LOOK_SCANS, PAGE_MAX, RENEWALS_MAX};
+use crate::api::limits::{LOOK_COPIES, LOOK_SCANS, PAGE_MAX, RENEWALS_MAX, WAIT_COST};
 use crate::api::session;
 use crate::clock;
 use crate::handle::{Failure, Renewed};
@@ -34,6 +34,7 @@ impl LeaseService for Leases {
         request: Request<pb::AcquireLeaseRequest>,
     ) -> Answer<pb::AcquireLeaseResponse> {
         let peer = caller::of(&request)?;
+        let cost = request.extensions().get::<Cost>().cloned();
         let wire = request.into_inner();
         let ctx = &self.0;
         let asked = convert::acquire(&wire, &peer.caller.tenant, ctx.config.default_ttl)?;
@@ -43,6 +44,9 @@ impl LeaseService for Leases {
             Kind::Call
         };
         let _place = ctx.place(kind, &peer.caller)?;
+        if let (Kind::Wait, Some(cost)) = (kind, cost) {
+            cost.lower(WAIT_COST);
+        }
         let mut acquire = asked.acquire;
         let mut of_job = None;
         let named = asked.member.as_ref().map(|(job, ..)| job);

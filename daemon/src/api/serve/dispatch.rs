@@ -20,7 +20,7 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
 use super::stream::{Download, Upload};
-use crate::api::budget::{Budget, Held, Kind};
+use crate::api::budget::{Budget, Cost, Held, Kind};
 use crate::api::caller::{Door, Peer, Visitor};
 use crate::api::context::Context as Shared;
 use crate::api::error;
@@ -63,6 +63,13 @@ impl Shape {
             | "LeaseService/ReleaseLease"
             | "LeaseService/RevokeLease"
             | "LeaseService/ClearLease" => Kind::Urgent,
+            // It gives back, and its answer may be large.
+            "JobService/CancelJob" => {
+                return Self {
+                    makings: 1,
+                    ..Self::small(Kind::Urgent)
+                };
+            }
             "JobService/SubmitJob" | "JobService/UpdateJob" => return Self::large(1, false),
             "LeaseService/ListLeases"
             | "JobService/GetJob"
@@ -117,7 +124,7 @@ pub(super) struct Checked {
     /// None: it is made.
     answer: Option<Making>,
     /// For the request, and for the answer.
-    held: Option<(Held, Held)>,
+    held: Option<(Cost, Held)>,
     seen_through: bool,
     /// Who asked for what, and where it is written down if it is refused.
     asked: Option<(Arc<Peer>, Uri, Audit)>,
@@ -333,12 +340,21 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
             Ok(held) => held,
             Err(status) => return Checked::refused(&status),
         };
+        let whole = Cost::new(whole);
+        request.extensions_mut().insert(whole.clone());
         let request = request.map(|body| Upload::new(body, up, shape.one));
         let answer = if shape.makings > 0 {
             let dispatch = self.clone();
             let mut request = request;
             Making::Large(Box::pin(async move {
-                let turn = turn(&dispatch.budget, &tenant, shape.makings, MAKING_PATIENCE);
+                let kind = shape.kind;
+                let turn = turn(
+                    &dispatch.budget,
+                    kind,
+                    &tenant,
+                    shape.makings,
+                    MAKING_PATIENCE,
+                );
                 match turn.await {
                     Ok(turn) => {
                         request.extensions_mut().insert(turn.clone());
@@ -370,7 +386,7 @@ mod tests {
         of.retain(|path, _| Shape::of(path).makings > 0);
         assert_eq!(
             of.len(),
-            12,
+            13,
             "those whose answers may be large: {:?}",
             of.keys()
         );
@@ -379,10 +395,10 @@ mod tests {
         assert_eq!(calls.len(), 3, "{:?}", calls.keys());
         let session = Shape::of("/evenkeel.v1.LeaseService/Session");
         assert!(!session.one && session.makings == 0);
-        assert_eq!(
-            Shape::of("/evenkeel.v1.LeaseService/RenewLeases").kind,
-            Kind::Urgent
-        );
+        for urgent in ["LeaseService/RenewLeases", "JobService/CancelJob"] {
+            let path = format!("/evenkeel.v1.{urgent}");
+            assert_eq!(Shape::of(&path).kind, Kind::Urgent, "{urgent}");
+        }
         assert_eq!(
             Shape::of("/evenkeel.v1.LeaseService/AcquireLease").kind,
             Kind::Call

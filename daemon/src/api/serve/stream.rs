@@ -13,7 +13,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::met;
-use crate::api::budget::Held;
+use crate::api::budget::{Cost, Held};
 use crate::api::error;
 use crate::api::limits::{ANSWER_CHUNK, ANSWER_PATIENCE, MESSAGE_PATIENCE, READER_PATIENCE};
 use crate::api::turns;
@@ -203,7 +203,7 @@ pub(super) struct Download {
     inner: Body,
     rest: Bytes,
     /// The request's own share, and what of the answer is here. None: it was refused.
-    held: Option<(Held, Held)>,
+    held: Option<(Cost, Held)>,
     /// Its turn to be made.
     making: Option<turns::Turn>,
     turn: Option<Arc<Turn>>,
@@ -213,7 +213,7 @@ pub(super) struct Download {
 impl Download {
     pub(super) fn new(
         inner: Body,
-        held: Option<(Held, Held)>,
+        held: Option<(Cost, Held)>,
         making: Option<turns::Turn>,
     ) -> Self {
         Self {
@@ -321,10 +321,10 @@ mod tests {
         }
     }
 
-    fn held() -> (Held, Held) {
+    fn held() -> (Cost, Held) {
         let (budget, tenant) = (Budget::default(), Name::new("alice").unwrap());
         let hold = || budget.hold(Kind::Call, &tenant, 0).unwrap();
-        (hold(), hold())
+        (Cost::new(hold()), hold())
     }
 
     /// How long an answer is offered to a reader that takes a piece of it so often.
