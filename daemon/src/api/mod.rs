@@ -19,7 +19,7 @@ mod convert;
 mod error;
 mod grpc;
 mod hash;
-mod identity;
+pub(crate) mod identity;
 pub mod limits;
 mod past;
 pub mod rate;
