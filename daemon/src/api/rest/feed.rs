@@ -4,6 +4,7 @@
 //! ends with an `end` event and a hint when to come back; the audit trail goes on where it was by `Last-Event-ID`.
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::Poll;
 
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
@@ -14,13 +15,14 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio::time::sleep_until;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use utoipa::IntoParams;
 
 use super::Shared;
-use super::access::{Closing, Viewer};
+use super::access::{Closing, Ends, Viewer};
 use super::ask::{self, Number, Path, Query};
 use super::jobs::JobPath;
 use super::problem::Problem;
@@ -34,6 +36,7 @@ use crate::api::limits::{
     NUMBER_MAX, OUTBOUND_MAX, READER_PATIENCE, STREAM_AGAIN, STREAM_BEAT, STREAM_PAGE, WATCH_EVERY,
 };
 use crate::api::past;
+use crate::api::tenants::Stranger;
 use crate::api::turns::Turn;
 use crate::handle::{EventRecord, Page};
 
@@ -43,7 +46,22 @@ const LAST_EVENT_ID: &str = "last-event-id";
 /// A stream of messages, with a sign of life in between.
 pub(super) type Feed = Sse<KeepAliveStream<BoxStream<'static, Result<Message, Infallible>>>>;
 
-fn feed(messages: impl Stream<Item = Message> + Send + 'static) -> Feed {
+/// Until the messages end, or the right to see them.
+fn feed(ends: Ends, mut messages: impl Stream<Item = Message> + Send + Unpin + 'static) -> Feed {
+    let mut right = ends.0.map(|at| Box::pin(sleep_until(at)));
+    let mut over = false;
+    let messages = futures::stream::poll_fn(move |cx| {
+        if over {
+            return Poll::Ready(None);
+        }
+        if let Some(right) = &mut right
+            && right.as_mut().poll(cx).is_ready()
+        {
+            over = true;
+            return Poll::Ready(Some(end(Stranger::Token.status())));
+        }
+        messages.poll_next_unpin(cx)
+    });
     let messages = messages.map(Ok).boxed();
     let beat = KeepAlive::new().interval(STREAM_BEAT).text("still here");
     Sse::new(messages).keep_alive(beat)
@@ -100,6 +118,7 @@ pub(super) async fn events(
     State(ctx): Shared,
     Viewer(caller): Viewer,
     Closing(closing): Closing,
+    ends: Ends,
     headers: HeaderMap,
     Query(query): Query<FeedQuery>,
 ) -> Result<Feed, Problem> {
@@ -133,7 +152,7 @@ pub(super) async fn events(
         _place: place,
     };
     ctx.tasks.spawn(follower.run());
-    Ok(feed(ReceiverStream::new(messages)))
+    Ok(feed(ends, ReceiverStream::new(messages)))
 }
 
 /// Where a stream goes on whose reader came with a number that this trail does not have.
@@ -232,13 +251,17 @@ pub(super) async fn node(
     State(ctx): Shared,
     Viewer(caller): Viewer,
     Closing(closing): Closing,
+    ends: Ends,
 ) -> Result<Feed, Problem> {
     let place = ctx.place(Kind::Feed, &caller)?;
     let looks = grpc::watch_node(&ctx, &caller, closing, place);
-    Ok(feed(looks.map(|look| match look {
-        Ok(seen) => message(&seen.node.map(Node::from)),
-        Err(why) => end(why),
-    })))
+    Ok(feed(
+        ends,
+        looks.map(|look| match look {
+            Ok(seen) => message(&seen.node.map(Node::from)),
+            Err(why) => end(why),
+        }),
+    ))
 }
 
 /// A job whenever it changes
@@ -256,15 +279,19 @@ pub(super) async fn job(
     State(ctx): Shared,
     Viewer(caller): Viewer,
     Closing(closing): Closing,
+    ends: Ends,
     Extension(turn): Extension<Turn>,
     Path(path): Path<JobPath>,
 ) -> Result<Feed, Problem> {
     let place = ctx.place(Kind::Feed, &caller)?;
     let looks = grpc::watch_job(&ctx, &caller, path.name()?, closing, place, turn).await?;
-    Ok(feed(looks.map(|look| match look {
-        Ok(seen) => message(&seen.job.map(Job::from)),
-        Err(why) => end(why),
-    })))
+    Ok(feed(
+        ends,
+        looks.map(|look| match look {
+            Ok(seen) => message(&seen.job.map(Job::from)),
+            Err(why) => end(why),
+        }),
+    ))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<Number>, Problem> {
