@@ -1,28 +1,27 @@
 //! Refusals at the doors as JSON lines: who came, by which door, what was refused, and why.
 //!
 //! Beside the ledger's audit trail, not in it: what happened to leases and jobs is there, in the transaction that made
-//! it happen. Strangers must not fill a ledger, so their lines go to a file of their own, of bounded size, at a bounded
-//! rate; what was left out is counted. Nobody waits for it.
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+//! it happen. Strangers must not fill a ledger, so their lines go to a file of their own, of bounded size (`file`), at a
+//! bounded rate, of which no source takes all (`pace`); what was left out is counted. Nobody waits for it.
+mod file;
+mod pace;
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use file::Rotating;
+use pace::Paces;
+
 /// Lines that wait for the disk; more are counted and left out.
 const WAITING_MAX: usize = 1_024;
-/// Lines a second that are written, over [`BURST`]: a flood of refusals is one finding, not a million.
-const PER_SECOND: f64 = 50.0;
-/// Lines that are written at once after a quiet time.
-const BURST: f64 = 500.0;
-/// A file of this size is put aside; so many of them are kept. With 300 bytes a line: some 200,000 refusals.
-const FILE_MAX: u64 = 16 << 20;
-const FILES_KEPT: u32 = 4;
-/// How often it is looked whether somebody moved the file away.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of what was asked and of why it was refused: a client chooses most of both, and lines are to be short.
+const WORDS_MAX: usize = 256;
 
 /// One refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,7 +62,38 @@ const fn is_zero(n: &u64) -> bool {
 
 /// Where refusals go. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Audit(Option<SyncSender<Refusal>>);
+pub struct Audit(Option<Arc<Desk>>);
+
+#[derive(Debug)]
+struct Desk {
+    lines: SyncSender<Refusal>,
+    paces: Mutex<Paces>,
+    shared: Arc<Shared>,
+}
+
+/// What the writer knows, too.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Refusals since the last line that have none.
+    left_out: AtomicU64,
+    /// Why lines cannot be written; none: they can.
+    trouble: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn leave_out(&self, n: u64) {
+        self.left_out.fetch_add(n, Ordering::Relaxed);
+        metrics::counter!("evenkeel_audit_lines_left_out_total").increment(n);
+    }
+
+    /// Says whether it is another than before.
+    fn set_trouble(&self, trouble: Option<String>) -> bool {
+        let mut now = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = *now != trouble;
+        *now = trouble;
+        is_new
+    }
+}
 
 impl Audit {
     /// Nowhere.
@@ -77,210 +107,191 @@ impl Audit {
     /// When the file cannot be opened: a door whose refusals nobody can read later is not opened.
     pub fn to(path: &Path) -> io::Result<Self> {
         let file = Rotating::open(path)?;
+        let shared = Arc::<Shared>::default();
         let (lines, waiting) = sync_channel(WAITING_MAX);
+        let writer = shared.clone();
         std::thread::Builder::new()
             .name("audit".into())
-            .spawn(move || write_all(file, &waiting))?;
-        Ok(Self(Some(lines)))
+            .spawn(move || write_all(file, &waiting, &writer))?;
+        Ok(Self(Some(Arc::new(Desk {
+            lines,
+            paces: Mutex::new(Paces::new(Instant::now())),
+            shared,
+        }))))
     }
 
     /// Notes a refusal. Never waits.
-    pub fn refused(&self, refusal: Refusal) {
+    pub fn refused(&self, mut refusal: Refusal) {
         let labels = [
             ("door", refusal.door.to_owned()),
             ("reason", refusal.reason.clone()),
         ];
         metrics::counter!("evenkeel_door_refusals_total", &labels).increment(1);
-        if let Some(lines) = &self.0
-            && lines.try_send(refusal).is_err()
-        {
-            left_out(1);
+        let Some(desk) = &self.0 else { return };
+        let may = {
+            let mut paces = desk.paces.lock().unwrap_or_else(PoisonError::into_inner);
+            paces.may(refusal.from.as_deref().unwrap_or_default(), Instant::now())
+        };
+        cut(&mut refusal.why);
+        refusal.call.iter_mut().for_each(cut);
+        if !may || desk.lines.try_send(refusal).is_err() {
+            desk.shared.leave_out(1);
         }
+    }
+
+    /// Why refusals are not written down just now, for a person; none: they are.
+    pub fn trouble(&self) -> Option<String> {
+        let desk = self.0.as_ref()?;
+        let trouble = (desk.shared.trouble.lock()).unwrap_or_else(PoisonError::into_inner);
+        trouble.clone()
     }
 }
 
-fn left_out(n: u64) {
-    metrics::counter!("evenkeel_audit_lines_left_out_total").increment(n);
+/// Takes off what is too much.
+fn cut(text: &mut String) {
+    if text.len() > WORDS_MAX {
+        let end = (0..=WORDS_MAX).rev().find(|n| text.is_char_boundary(*n));
+        text.truncate(end.unwrap_or(0));
+        text.push('…');
+    }
 }
 
-fn write_all(mut file: Rotating, waiting: &Receiver<Refusal>) {
-    let mut pace = Pace::new(Instant::now());
-    let mut skipped = 0;
+fn write_all(mut file: Rotating, waiting: &Receiver<Refusal>, shared: &Shared) {
     while let Ok(refusal) = waiting.recv() {
-        if !pace.may(Instant::now()) {
-            skipped += 1;
-            left_out(1);
-            continue;
-        }
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+        let left_out = shared.left_out.swap(0, Ordering::Relaxed);
         let line = Line {
             unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             kind: "refused",
             refusal: &refusal,
-            left_out: skipped,
+            left_out,
         };
         let Ok(mut text) = serde_json::to_vec(&line) else {
             continue;
         };
         text.push(b'\n');
-        match file.write(&text) {
-            Ok(()) => skipped = 0,
-            // A full disk, say. The log has the first of each run of failures.
-            Err(error) => {
-                if skipped == 0 {
-                    tracing::warn!(%error, path = %file.path.display(), "a refusal could not be written down");
-                }
-                skipped += 1;
-                left_out(1);
-            }
+        let written = file.write(&text);
+        if written.is_err() {
+            // A full disk, say.
+            shared.left_out.fetch_add(left_out, Ordering::Relaxed);
+            shared.leave_out(1);
+        }
+        let path = file.path().display();
+        let trouble = match (&written, file.stuck()) {
+            (Err(error), _) => Some(format!(
+                "refusals cannot be written down in {path}: {error}; make room for it, or set another audit.path"
+            )),
+            (Ok(()), Some(error)) => Some(format!(
+                "the audit file {path} cannot be put aside: {error}; see to its folder, or set another audit.path"
+            )),
+            (Ok(()), None) => None,
+        };
+        // The log has the first of each run of failures.
+        if let (Some(trouble), true) = (&trouble, shared.set_trouble(trouble.clone())) {
+            tracing::error!("ALARM: {trouble}");
+            metrics::counter!("evenkeel_alarms_total", "alarm" => "audit").increment(1);
         }
     }
-}
-
-/// A token bucket.
-struct Pace {
-    tokens: f64,
-    at: Instant,
-}
-
-impl Pace {
-    const fn new(now: Instant) -> Self {
-        Self {
-            tokens: BURST,
-            at: now,
-        }
-    }
-    fn may(&mut self, now: Instant) -> bool {
-        let more = now.saturating_duration_since(self.at).as_secs_f64() * PER_SECOND;
-        self.tokens = (self.tokens + more).min(BURST);
-        self.at = now;
-        let may = self.tokens >= 1.0;
-        if may {
-            self.tokens -= 1.0;
-        }
-        may
-    }
-}
-
-/// A file that is put aside when it is large, and opened anew when somebody has moved it away.
-struct Rotating {
-    path: PathBuf,
-    file: File,
-    size: u64,
-    looked: Instant,
-}
-
-impl Rotating {
-    fn open(path: &Path) -> io::Result<Self> {
-        let file = open(path)?;
-        Ok(Self {
-            size: file.metadata()?.len(),
-            path: path.to_owned(),
-            file,
-            looked: Instant::now(),
-        })
-    }
-
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.size >= FILE_MAX {
-            self.put_aside()?;
-        } else if self.looked.elapsed() >= LOOK_EVERY {
-            self.looked = Instant::now();
-            if !is_same(&self.path, &self.file) {
-                *self = Self::open(&self.path)?;
-            }
-        }
-        self.file.write_all(line)?;
-        self.size += line.len() as u64;
-        Ok(())
-    }
-
-    fn put_aside(&mut self) -> io::Result<()> {
-        for n in (1..FILES_KEPT).rev() {
-            let _ = std::fs::rename(numbered(&self.path, n), numbered(&self.path, n + 1)); // not there yet
-        }
-        std::fs::rename(&self.path, numbered(&self.path, 1))?;
-        *self = Self::open(&self.path)?;
-        Ok(())
-    }
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.create(true).append(true).mode(0o640).open(path)
-}
-
-fn is_same(path: &Path, file: &File) -> bool {
-    match (std::fs::metadata(path), file.metadata()) {
-        (Ok(there), Ok(ours)) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
-        _ => false,
-    }
-}
-
-fn numbered(path: &Path, n: u32) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{n}"));
-    name.into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_flood_is_written_at_a_bounded_rate() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
-        let written = |pace: &mut Pace, at| (0..10_000).filter(|_| pace.may(at)).count();
-        assert_eq!(written(&mut pace, start), 500);
-        assert_eq!(written(&mut pace, start + Duration::from_secs(2)), 100);
-        assert_eq!(written(&mut pace, start + Duration::from_secs(3_600)), 500);
+    fn refusal(from: &str, why: &str) -> Refusal {
+        Refusal {
+            door: "unix",
+            from: Some(from.into()),
+            reason: "NO_TENANT".into(),
+            why: why.into(),
+            ..Refusal::default()
+        }
     }
 
-    #[test]
-    fn a_large_file_is_put_aside_and_a_moved_one_is_opened_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.jsonl");
-        let mut file = Rotating::open(&path).unwrap();
-        for n in 0..6 {
-            file.size = FILE_MAX;
-            file.write(format!("{n}\n").as_bytes()).unwrap();
-        }
-        let read = |path: &Path| std::fs::read_to_string(path).ok();
-        assert_eq!(read(&path).as_deref(), Some("5\n"));
-        assert_eq!(read(&numbered(&path, 1)).as_deref(), Some("4\n"));
-        assert_eq!(read(&numbered(&path, 4)).as_deref(), Some("1\n"));
-        assert_eq!(read(&numbered(&path, 5)), None, "so many are kept");
-
-        std::fs::remove_file(&path).unwrap();
-        file.looked = Instant::now().checked_sub(LOOK_EVERY).unwrap();
-        file.write(b"new\n").unwrap();
-        assert_eq!(read(&path).as_deref(), Some("new\n"));
+    fn lines(path: &Path) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     #[test]
     fn a_line_is_one_json_object() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
-        let (lines, waiting) = sync_channel(4);
-        let refusal = Refusal {
-            door: "unix",
-            from: Some("uid 1003".into()),
-            reason: "NO_TENANT".into(),
-            why: "a \"quoted\"\nreason".into(),
-            ..Refusal::default()
+        let (sender, waiting) = sync_channel(4);
+        sender
+            .send(refusal("uid 1003", "a \"quoted\"\nreason"))
+            .unwrap();
+        drop(sender);
+        write_all(Rotating::open(&path).unwrap(), &waiting, &Shared::default());
+        let [line] = &lines(&path)[..] else {
+            panic!("not one line");
         };
-        lines.send(refusal).unwrap();
-        drop(lines);
-        write_all(Rotating::open(&path).unwrap(), &waiting);
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text.lines().count(), 1);
-        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(line["kind"], "refused");
         assert_eq!(line["from"], "uid 1003");
         assert_eq!(line["why"], "a \"quoted\"\nreason");
         assert!(line.get("who").is_none() && line.get("left_out").is_none());
+    }
+
+    #[test]
+    fn who_floods_fills_neither_the_file_nor_a_line_and_hides_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let audit = Audit::to(&path).unwrap();
+        for _ in 0..10_000 {
+            audit.refused(Refusal {
+                call: Some("/é".repeat(4_000)),
+                ..refusal("10.0.0.9:40112", "x")
+            });
+        }
+        audit.refused(refusal("10.0.0.7:40113", "another"));
+        let desk = audit.0.clone().unwrap();
+        let deadline = Instant::now() + std::time::Duration::from_secs(20);
+        let is_there = |text: String| text.contains("\"another\"") && text.ends_with('\n');
+        while !std::fs::read_to_string(&path).is_ok_and(is_there) {
+            assert!(Instant::now() < deadline, "its line did not come");
+            std::thread::yield_now();
+        }
+        let all = lines(&path);
+        assert!(all.len() < 200, "{}", all.len());
+        let of = |line: &serde_json::Value| line["left_out"].as_u64().unwrap_or(0);
+        let told: u64 = all.iter().map(of).sum::<u64>() + all.len() as u64;
+        let open = desk.shared.left_out.load(Ordering::Relaxed);
+        assert_eq!(told + open, 10_001, "each has a line or is counted");
+        assert!(
+            all.iter()
+                .all(|line| line.to_string().len() < 2 * WORDS_MAX)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_a_trouble_until_it_can() {
+        let (sender, waiting) = sync_channel(4);
+        let shared = Shared::default();
+        sender.send(refusal("uid 1", "lost")).unwrap();
+        drop(sender);
+        write_all(
+            Rotating::open(Path::new("/dev/full")).unwrap(),
+            &waiting,
+            &shared,
+        );
+        let trouble = shared.trouble.lock().unwrap().clone().unwrap();
+        assert!(
+            trouble.starts_with("refusals cannot be written down in /dev/full"),
+            "{trouble}"
+        );
+        assert_eq!(shared.left_out.load(Ordering::Relaxed), 1);
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let (sender, waiting) = sync_channel(4);
+        sender.send(refusal("uid 1", "written")).unwrap();
+        drop(sender);
+        write_all(Rotating::open(&path).unwrap(), &waiting, &shared);
+        assert_eq!(*shared.trouble.lock().unwrap(), None);
+        assert_eq!(lines(&path)[0]["left_out"], 1);
     }
 }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::command::Caller;
 use crate::curve::{Profile, ProfileKey};
-use crate::grant::{Ask, Member};
+use crate::grant::Member;
 use crate::id::{BodyHash, Fence, JobId, LeaseId, Name, RequestId};
 use crate::job::{Job, Slot};
 use crate::lease::{End, Lease};
@@ -18,6 +18,7 @@ use crate::pool::{Owner, Pool};
 
 mod evolve;
 mod line;
+mod seen;
 mod tally;
 
 pub use line::{Kind, Place, Waiter};
@@ -65,6 +66,8 @@ pub struct Durable {
     line: line::Line,
     tallies: tally::Tallies,
     ended: BTreeMap<LeaseId, (Name, RequestId)>,
+    // In memory only.
+    over: seen::Over,
     journal: Vec<Undo>,
     broken: Option<(&'static str, LeaseId)>,
 }
@@ -142,6 +145,7 @@ impl Durable {
             line: line::Line::default(),
             tallies: tally::Tallies::default(),
             ended: BTreeMap::new(),
+            over: seen::Over::default(),
             journal: Vec::new(),
             broken: None,
         };
@@ -214,22 +218,6 @@ impl Durable {
             .filter(seen)
             .or_else(any)
     }
-    /// The live job that a lease is for, by name.
-    pub fn job_of(&self, lease: &Lease) -> Option<&Name> {
-        let Ask::Stage(member) = lease.ask else {
-            return None;
-        };
-        Some(&self.jobs.get(&member.job)?.spec.name)
-    }
-    /// Whether a live lease is the caller's to see and change.
-    pub fn is_seen_by(&self, lease: &Lease, caller: &Caller) -> bool {
-        caller.sees(&lease.tenant, self.job_of(lease))
-            || (caller.is_of(&lease.tenant) && self.outlives_its_job(lease))
-    }
-    /// Whether a lease is of a job that has ended: its holder is told to give it back, and has a grace to do so.
-    pub fn outlives_its_job(&self, lease: &Lease) -> bool {
-        matches!(lease.ask, Ask::Stage(m) if !self.jobs.contains_key(&m.job))
-    }
     /// Profiles.
     pub const fn profiles(&self) -> &BTreeMap<ProfileKey, Profile> {
         &self.profiles
@@ -282,6 +270,7 @@ impl Durable {
     pub fn commit(&mut self) {
         self.journal.clear();
         self.broken = None;
+        self.forget_jobs();
     }
     /// A rule of single leases that an event broke since the last undo or commit: its name, and whose.
     pub const fn broken(&self) -> Option<(&'static str, LeaseId)> {
@@ -314,6 +303,7 @@ impl Durable {
         }
         self.journal.truncate(mark);
         self.broken = None;
+        self.forget_jobs();
     }
 
     fn put_lease(&mut self, id: LeaseId, new: Option<Lease>) {
@@ -348,9 +338,15 @@ impl Durable {
             count(&mut self.pool, new, true);
         }
         let old = match new {
-            Some(j) => self.jobs.insert(id, j),
+            Some(j) => {
+                self.job_is_back(id);
+                self.jobs.insert(id, j)
+            }
             None => self.jobs.remove(&id),
         };
+        if let (Some(old), false) = (&old, self.jobs.contains_key(&id)) {
+            self.job_is_over(id, old.spec.name.clone());
+        }
         self.line.job(old.as_ref(), self.jobs.get(&id));
         self.tallies.job(old.as_ref(), self.jobs.get(&id));
         self.journal.push(Undo::Job(id, old.map(Box::new)));
@@ -378,6 +374,10 @@ impl Durable {
         self.tallies.request(&key, old, effect);
         if let Some(Effect::Lease { id, .. }) = old {
             self.ended.remove(&id);
+            let over = matches!(effect, Some(Effect::Lease { end: Some(_), .. }));
+            if !over {
+                self.lease_is_forgotten(id);
+            }
         }
         if let Some(Effect::Lease {
             id, end: Some(_), ..

@@ -2,11 +2,15 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 mod stage;
 
-use evenkeel_core::command::{Acquire, Command, Reply};
+use evenkeel_core::command::{Acquire, Command, Observation, Reply};
 use evenkeel_core::curve::Profile;
 use evenkeel_core::decide::node::{PROFILES_MAX, TENANT_POINTS_MAX};
+use evenkeel_core::id::LeaseId;
 use evenkeel_core::settings::Settings;
-use stage::{Stage, caller, cores, name, node, on_cores, profile, refusal, sms, waiting};
+use evenkeel_core::state::Durable;
+use stage::{
+    Stage, caller, cores, hold, name, node, on_cores, profile, refusal, sms, waiting, worker,
+};
 
 #[test]
 fn a_tenant_cannot_take_everybodys_jobs_places_and_leases() {
@@ -111,4 +115,56 @@ fn imported_profiles_are_limited_for_each_tenant() {
         refusal(s.import(profile("bob", "j/one-more", &[(1, 1, 1.0)]))),
         format!("points of all profiles of one tenant are limited to {TENANT_POINTS_MAX}")
     );
+}
+
+#[test]
+fn who_is_limited_to_a_job_sees_its_leases_when_it_is_over_and_no_others() {
+    let mut s = Stage::new();
+    for (n, job) in [(1, "pick"), (2, "place")] {
+        let _ = s.submit("alice", on_cores(job, 1));
+        let granted = s.acquire("alice", worker(n, 0), |_| ()).1;
+        assert!(granted.is_ok(), "{job}: {granted:?}");
+        hold(&mut s, n);
+    }
+    let limited = |job: &str| caller("alice").within(name(job));
+    for job in ["pick", "place"] {
+        let cancelled = s.run(Command::Cancel {
+            caller: caller("alice"),
+            job: name(job),
+        });
+        assert!(cancelled.1.is_ok(), "{job}");
+    }
+    let seen = |d: &Durable, n| {
+        let lease = &d.leases()[&LeaseId(n)];
+        ["pick", "place", "else"].map(|job| d.is_seen_by(lease, &limited(job)))
+    };
+    assert_eq!(seen(s.d(), 1), [true, false, false]);
+    assert_eq!(seen(s.d(), 2), [false, true, false]);
+    let revoke = |s: &mut Stage, n, job| {
+        let lease = LeaseId(n);
+        let caller = limited(job);
+        refusal(s.run(Command::Revoke { caller, lease }).1)
+    };
+    let missing = revoke(&mut s, 99, "pick").replace("99", "2");
+    assert_eq!(revoke(&mut s, 2, "pick"), missing);
+    // What a restart does not find in the tables is nobody's who is limited to a job.
+    let loaded = Durable::load(s.d().parts());
+    assert_eq!(seen(&loaded, 1), [false; 3]);
+
+    let gone = s.run(Command::Observe(Box::new(Observation {
+        lease: LeaseId(2),
+        fence: s.d().leases()[&LeaseId(2)].fence,
+        generation: s.d().leases()[&LeaseId(2)].generation,
+        gone: true,
+        cores: None,
+        gpus: Default::default(),
+    })));
+    assert_eq!(gone.0, ["lease 2 ended"]);
+    assert_eq!(
+        revoke(&mut s, 2, "pick"),
+        missing,
+        "an end is nobody's, too"
+    );
+    let how = s.d().ended_seen_by(LeaseId(2), &limited("place"));
+    assert!(how.is_some(), "its own still learns how it ended");
 }

@@ -14,6 +14,7 @@ use super::limits::{
     CALL_BYTES_MAX, CALLS_MAX, MAKINGS_MAX, REST_STREAMS_MAX, STREAM_BYTES_MAX, STREAMS_MAX,
     URGENT_BYTES_MAX, URGENT_CALLS_MAX, WAITS_MAX, WATCHERS_MAX,
 };
+use super::turns::Line;
 
 /// What a call draws on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,23 @@ impl Drop for Held {
     }
 }
 
+/// What a call holds, shared with who handles it: once its message is read, a wait takes less.
+#[derive(Clone, Debug)]
+pub(super) struct Cost(Arc<Mutex<Held>>);
+
+impl Cost {
+    pub(super) fn new(held: Held) -> Self {
+        Self(Arc::new(Mutex::new(held)))
+    }
+
+    /// Holds no more than this from now on.
+    pub(super) fn lower(&self, n: usize) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let n = n.min(held.n);
+        held.set(n);
+    }
+}
+
 /// The budgets.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -87,6 +105,8 @@ pub(super) struct Budget {
     call_bytes: Arc<Pot>,
     urgent_bytes: Arc<Pot>,
     stream_bytes: Arc<Pot>,
+    /// Who waits for a turn to make an answer.
+    pub(super) line: Mutex<Line>,
 }
 
 impl Default for Budget {
@@ -102,6 +122,7 @@ impl Default for Budget {
             call_bytes: Pot::of(CALL_BYTES_MAX),
             urgent_bytes: Pot::of(URGENT_BYTES_MAX),
             stream_bytes: Pot::of(STREAM_BYTES_MAX),
+            line: Mutex::default(),
         }
     }
 }
@@ -115,7 +136,18 @@ impl Budget {
 
     /// The same for a call that counts as several; none: there is none.
     pub(super) fn take_free(&self, kind: Kind, tenant: &Name, n: usize) -> Option<Place> {
-        let pot = match kind {
+        of(self.places(kind), tenant, n).map(Place)
+    }
+
+    /// Whether there would be places for it if no other tenant had any.
+    pub(super) fn may_have(&self, kind: Kind, tenant: &Name, n: usize) -> bool {
+        let pot = self.places(kind);
+        let own = pot.own(tenant);
+        own.saturating_mul(2).saturating_add(n) <= pot.most
+    }
+
+    const fn places(&self, kind: Kind) -> &Arc<Pot> {
+        match kind {
             Kind::Call => &self.calls,
             Kind::Urgent => &self.urgent,
             Kind::Wait => &self.waits,
@@ -123,8 +155,7 @@ impl Budget {
             Kind::Feed => &self.feeds,
             Kind::Watch => &self.watchers,
             Kind::Making => &self.makings,
-        };
-        of(pot, tenant, n).map(Place)
+        }
     }
 
     /// So many bytes for this tenant's, to be changed as they come and go; or the answer that there is no room.

@@ -8,13 +8,12 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_core::command::Caller;
 use evenkeel_core::lease::Holder;
-use tokio::net::unix::UCred;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
 use super::error;
 use super::tenants::Stranger;
-use crate::audit::Refusal;
+use crate::audit::{Audit, Refusal};
 use crate::proc_tree::{self, Process};
 
 /// The door of the Unix socket.
@@ -68,16 +67,15 @@ pub(super) struct Peer {
 
 impl Peer {
     /// The peer of a Unix socket.
-    pub(super) fn local(
+    pub(super) const fn local(
         caller: Caller,
         door: Door,
-        cred: UCred,
+        process: Option<Process>,
         closing: CancellationToken,
     ) -> Self {
-        let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
         Self {
             caller,
-            process: pid.and_then(proc_tree::status).map(|s| s.process),
+            process,
             door,
             ends: None,
             closing,
@@ -98,6 +96,24 @@ impl Peer {
             ends,
             closing,
         }
+    }
+
+    /// Writes down that it was refused because of who it is: not found (which is what another tenant's is), not permitted,
+    /// not known. Other refusals are between it and the daemon.
+    pub(super) fn note_refusal(&self, audit: &Audit, call: &str, status: &Status) {
+        use tonic::Code::{NotFound, PermissionDenied, Unauthenticated};
+        if matches!(status.code(), NotFound | PermissionDenied | Unauthenticated) {
+            self.note(audit, call, &error::reason(status), status.message());
+        }
+    }
+
+    /// Writes down what it was refused, and why.
+    pub(super) fn note(&self, audit: &Audit, call: &str, reason: &str, why: &str) {
+        audit.refused(Refusal {
+            who: Some(self.caller.tenant.to_string()),
+            call: Some(call.to_owned()),
+            ..self.door.refusal(reason, why)
+        });
     }
 
     /// How long its certificate is good for; none: it has none.

@@ -21,7 +21,6 @@ use super::convert::{self, Around, LeaseTimes};
 use super::error;
 use super::grpc::Recent;
 use super::rate::Rates;
-use super::serve::CertificateTrouble;
 use crate::clock;
 use crate::handle::{Degraded, Failure, Handle};
 
@@ -38,8 +37,8 @@ pub(super) struct Context {
     pub(super) recent: Recent,
     /// Why new clients do not find the socket; none: they do.
     pub(super) astray: ArcSwapOption<String>,
-    /// What is wrong with the certificates of the TCP door; none: nothing.
-    pub(super) certificates: ArcSwapOption<CertificateTrouble>,
+    /// What is wrong with the certificates of the TCP door.
+    pub(super) certificates: ArcSwap<Vec<String>>,
     pub(super) started: Instant,
     /// Set when the daemon stops.
     pub(super) stop: CancellationToken,
@@ -62,7 +61,7 @@ impl Context {
             node: ArcSwap::from_pointee(node),
             recent: Recent::default(),
             astray: ArcSwapOption::empty(),
-            certificates: ArcSwapOption::empty(),
+            certificates: ArcSwap::default(),
             started: Instant::now(),
             stop,
             tasks: TaskTracker::new(),
@@ -164,7 +163,8 @@ impl Context {
     pub(super) fn troubles(&self) -> Vec<String> {
         let mut all = (self.config.troubles)();
         all.extend(self.astray.load().as_deref().cloned());
-        all.extend(self.certificates.load().as_deref().map(|t| t.text.clone()));
+        all.extend(self.certificates.load().iter().cloned());
+        all.extend(self.config.audit.trouble());
         all
     }
 

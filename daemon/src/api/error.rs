@@ -182,7 +182,8 @@ pub(super) fn told(rejection: Rejection, caller: &Caller) -> String {
     redacted(rejection, caller).to_string()
 }
 
-/// `lease 7 of bob (4 cores)` becomes `another tenant (4 cores)`. Tenants' names hold no spaces.
+/// `lease 7 of bob (4 cores)` becomes `another tenant (4 cores)`, and for who is limited to a job, `your tenant (4
+/// cores)` where it is not that job. Tenants' names hold no spaces.
 fn redacted_holder(holder: String, caller: &Caller) -> String {
     if holder.starts_with("your tenant's ") {
         return holder; // the caller's own
@@ -194,11 +195,15 @@ fn redacted_holder(holder: String, caller: &Caller) -> String {
         Some(at) => holder.split_at(at),
         None => (holder.as_str(), ""),
     };
-    let tenant = who.rsplit_once(" of ").map_or("", |(_, tenant)| tenant);
-    if tenant == caller.tenant.as_str() {
-        holder
-    } else {
-        format!("another tenant{amount}")
+    let (what, tenant) = who.rsplit_once(" of ").unwrap_or_default();
+    if tenant != caller.tenant.as_str() {
+        return format!("another tenant{amount}");
+    }
+    match &caller.job {
+        Some(job) if what.strip_prefix("job ") != Some(job.as_str()) => {
+            format!("your tenant{amount}")
+        }
+        _ => holder,
     }
 }
 
@@ -319,11 +324,15 @@ mod tests {
 
     use super::*;
 
-    fn caller(tenant: &str, admin: bool) -> Caller {
+    /// `tenant`, or `tenant/job` for who is limited to one.
+    fn caller(who: &str, admin: bool) -> Caller {
+        let (tenant, job) = who
+            .split_once('/')
+            .map_or((who, None), |(t, j)| (t, Some(j)));
         Caller {
             tenant: Name::new(tenant).unwrap(),
             admin,
-            job: None,
+            job: job.map(|job| Name::new(job).unwrap()),
         }
     }
 
@@ -392,6 +401,21 @@ mod tests {
                 expect == holder || !status.message().contains("bob"),
                 "{status:?}"
             );
+        }
+    }
+
+    #[test]
+    fn who_is_limited_to_a_job_is_told_of_that_job_only() {
+        for (holder, expect) in [
+            ("lease 7 of alice (4 cores)", "your tenant (4 cores)"),
+            ("job place of alice (4 cores)", "your tenant (4 cores)"),
+            ("job pick of alice (4 cores)", "job pick of alice (4 cores)"),
+            ("job pick of bob (4 cores)", "another tenant (4 cores)"),
+        ] {
+            let status = status(short(holder), &caller("alice/pick", false));
+            let details = status.get_error_details();
+            let info = details.error_info().unwrap();
+            assert_eq!(info.metadata["holder"], expect, "{holder}");
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) struct Identity {
 
 /// Why a certificate names nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Nameless {
+pub(crate) enum Nameless {
     /// It cannot be read.
     Unreadable,
     /// It has so many URIs, and not one.
@@ -83,6 +83,11 @@ pub(super) fn of(certificate: &[u8], trust_domain: &str) -> Result<Identity, Nam
     };
     let ends = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
     named(uri, trust_domain, UNIX_EPOCH + Duration::from_secs(ends))
+}
+
+/// Whether a certificate of this trust domain could have this URI.
+pub(crate) fn check(uri: &str, trust_domain: &str) -> Result<(), Nameless> {
+    named(uri, trust_domain, UNIX_EPOCH).map(drop)
 }
 
 fn named(uri: &str, trust_domain: &str, ends: SystemTime) -> Result<Identity, Nameless> {

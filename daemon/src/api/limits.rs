@@ -160,6 +160,9 @@ pub const URGENT_BYTES_MAX: usize = 12 << 20;
 pub const STREAM_BYTES_MAX: usize = 40 << 20;
 /// Bytes that a call takes while it is under way, beside its headers and messages.
 pub const CALL_COST: usize = 8 << 10;
+/// Bytes that it takes while it waits in the queue, once its message and its headers are read: so many that a tenant whose
+/// requests all wait can make other calls still.
+pub const WAIT_COST: usize = 4 << 10;
 /// Bytes that a session or a watcher takes, likewise.
 pub const STREAM_COST: usize = 16 << 10;
 /// When a caller that found the daemon full should come back.
@@ -226,6 +229,9 @@ mod tests {
             half(CALL_BYTES_MAX) / CALL_COST >= half(CALLS_MAX),
             "all its calls"
         );
+        let waits = half(WAITS_MAX) * WAIT_COST;
+        let left = (half(CALL_BYTES_MAX) - waits) / CALL_COST;
+        assert!(left >= 256, "calls beside all its waits: {left}");
         // Each of its workers renews as many as go into a message, all at once.
         let answer = 16 << 10;
         assert!(half(URGENT_BYTES_MAX) / (CALL_COST + answer) >= 256);

@@ -9,6 +9,7 @@
 //! grpc/*   one service each              session  the stream of a process        rest   JSON and metrics
 //! tenants  who is whose                  identity what a certificate says        serve  listeners, limits, the end
 //! budget   how much at once, of whom     rate     how often                      limits every number, with its reason
+//! turns    who makes a large answer next
 //! ```
 mod budget;
 mod caller;
@@ -18,7 +19,7 @@ mod convert;
 mod error;
 mod grpc;
 mod hash;
-mod identity;
+pub(crate) mod identity;
 pub mod limits;
 mod past;
 pub mod rate;
@@ -26,6 +27,7 @@ mod rest;
 pub mod serve;
 mod session;
 mod tenants;
+mod turns;
 mod waiting;
 mod whatif;
 

@@ -3,8 +3,9 @@
 //! Renewals are answered at once, from one atomic word each; they wait for nothing but, rarely, the verdict on an
 //! expiry that is being decided. Reports and acknowledgements run beside them, in the order in which they came.
 //! Directives are level-triggered: told when the controller says that something changed, when a lease is seen for
-//! the first time, and again every few seconds until they are acknowledged. A reader that does not keep up is
-//! dropped; its leases keep their TTL.
+//! the first time, and again every few seconds until they are acknowledged. To look for them waits for the controller,
+//! and so for its commits: it goes on beside the renewals, which do not. A reader that does not keep up is dropped; its
+//! leases keep their TTL.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use super::caller::Peer;
 use super::context::Context;
 use super::convert::{self, Around, Bad, Daemon};
 use super::error;
-use super::grpc::{check_renewals, renew};
+use super::grpc::{LEASES, check_renewals, note_anothers, renew};
 use super::limits::{
     ACKNOWLEDGEMENTS_MAX, DIRECT_EVERY, DIRECTIVE_AGAIN, OUTBOUND_MAX, READER_PATIENCE,
     REPORTS_MAX, SESSION_LEASES_MAX, SESSION_LOOK, SESSION_PENDING_MAX, STREAM_WINDOW,
@@ -41,6 +42,8 @@ type Down = Result<pb::SessionResponse, Status>;
 pub(super) type Told = BoxStream<'static, Down>;
 /// An answer, and its bytes until it is taken.
 type Queued = (Down, Option<Held>);
+/// What the holders of some leases have to be told; none: the controller has no time to be looked at now.
+type Look = BoxFuture<'static, Option<Vec<pb::Directive>>>;
 
 /// Starts a session.
 pub(super) fn open(
@@ -56,6 +59,8 @@ pub(super) fn open(
         down,
         wake: Arc::new(Notify::new()),
         next_look: Instant::now(),
+        look: None,
+        to_look_at: Vec::new(),
         leases: BTreeMap::new(),
         last: Vec::new(),
         under_way: FuturesUnordered::new(),
@@ -90,6 +95,9 @@ struct Session {
     wake: Arc<Notify>,
     /// Before this it is not answered.
     next_look: Instant,
+    /// The look for directives that is under way, and the leases that come after it.
+    look: Option<Look>,
+    to_look_at: Vec<(LeaseId, Fence)>,
     /// What this session renews, and the fences it does so with.
     leases: BTreeMap<LeaseId, Fence>,
     /// The last frame's renewals: most frames are like the one before.
@@ -127,8 +135,9 @@ impl Session {
                 Some(refused) = self.under_way.next(), if !self.under_way.is_empty() => {
                     self.refused(refused.into_iter().collect()).await?;
                 }
-                () = rung(&wake, self.next_look) => self.direct().await?,
-                _ = again.tick() => self.direct().await?,
+                directives = seen(&mut self.look) => self.direct(directives).await?,
+                () = rung(&wake, self.next_look), if self.look.is_none() => self.look_round(),
+                _ = again.tick(), if self.look.is_none() => self.look_round(),
                 frame = up.message() => match frame {
                     Ok(Some(frame)) => self.frame(frame).await?,
                     // The client has said all it will: what is under way still gets its answer.
@@ -153,7 +162,8 @@ impl Session {
         // First of all: who waits for a reader below has the frame in its hands.
         let mut refused = Vec::from_iter(shorten(&mut frame));
         if !frame.renew.is_empty() || empty {
-            let renewals = renew(&self.ctx, &self.peer, &frame.renew).await?;
+            let renewals = renew(&self.ctx, &self.peer.caller, &frame.renew).await?;
+            note_anothers(&self.ctx, &self.peer, "Session", &renewals);
             self.renewals.increment(renewals.len() as u64);
             let fresh = frame.renew != self.last && self.meet(&frame.renew, &renewals)?;
             // A frame that did not go through in full is looked at again when it comes again.
@@ -168,7 +178,8 @@ impl Session {
             };
             self.tell(answer).await?;
             if fresh {
-                self.direct().await?;
+                self.next_look = Instant::now();
+                self.wake.notify_one();
             }
         }
         if !empty {
@@ -233,18 +244,19 @@ impl Session {
                 "{what}: too much of this session waits already; report less often"
             ));
         }
-        let (handle, caller) = (self.ctx.handle.clone(), self.peer.caller.clone());
+        let (ctx, peer) = (self.ctx.clone(), self.peer.clone());
         let kind = match command {
             Command::Acknowledge { .. } => Kind::Urgent,
             _ => Kind::Call,
         };
-        let place = self.ctx.place(kind, &caller);
+        let place = ctx.place(kind, &peer.caller);
         let place = place.map_err(|busy| format!("{what}: {}", busy.message()))?;
         self.under_way.push(Box::pin(async move {
             let _place = place;
-            let failure = handle.run(command).await.err()?;
+            let failure = ctx.handle.run(command).await.err()?;
             // As any caller would be told: another tenant's holders are not named.
-            let status = error::status(failure, &caller);
+            let status = error::status(failure, &peer.caller);
+            peer.note_refusal(&ctx.config.audit, &format!("{LEASES}Session"), &status);
             Some(format!("{what}: {}", status.message()))
         }));
         Ok(())
@@ -261,31 +273,45 @@ impl Session {
         self.tell(answer).await
     }
 
-    /// Tells what the holders have to be told now.
-    async fn direct(&mut self) -> Result<(), End> {
-        let all: Vec<_> = self
-            .leases
-            .iter()
+    /// Begins to look for what the holders have to be told now.
+    fn look_round(&mut self) {
+        self.to_look_at = (self.leases.iter())
             .map(|(id, fence)| (*id, *fence))
             .collect();
-        for some in all.chunks(SESSION_LOOK) {
-            let (ctx, some) = (self.ctx.clone(), some.to_vec());
-            let looked = self
-                .ctx
-                .handle
-                .read(move |state, now| directives(&ctx, state, now, &some));
-            let Ok(directives) = looked.await else {
-                break; // the controller has no time to be looked at now; the next round comes soon
-            };
-            if !directives.is_empty() {
-                let answer = pb::SessionResponse {
-                    directives,
-                    ..Default::default()
-                };
-                self.tell(answer).await?;
-            }
+        self.look_on();
+    }
+
+    fn look_on(&mut self) {
+        if self.to_look_at.is_empty() {
+            self.next_look = Instant::now() + DIRECT_EVERY;
+            return;
         }
-        self.next_look = Instant::now() + DIRECT_EVERY;
+        let n = self.to_look_at.len().min(SESSION_LOOK);
+        let some: Vec<_> = self.to_look_at.drain(..n).collect();
+        let ctx = self.ctx.clone();
+        self.look = Some(Box::pin(async move {
+            let looked = ctx.clone();
+            let look = move |state: &State, now| directives(&looked, state, now, &some);
+            ctx.handle.read(look).await.ok()
+        }));
+    }
+
+    /// Tells what was seen, and looks on. Where nothing could be seen, the next round comes soon.
+    async fn direct(&mut self, seen: Option<Vec<pb::Directive>>) -> Result<(), End> {
+        self.look = None;
+        let Some(directives) = seen else {
+            self.to_look_at.clear();
+            self.look_on();
+            return Ok(());
+        };
+        if !directives.is_empty() {
+            let answer = pb::SessionResponse {
+                directives,
+                ..Default::default()
+            };
+            self.tell(answer).await?;
+        }
+        self.look_on();
         Ok(())
     }
 
@@ -333,6 +359,14 @@ fn shorten(frame: &mut pb::SessionRequest) -> Option<String> {
 async fn rung(wake: &Notify, not_before: Instant) {
     tokio::time::sleep_until(not_before).await;
     wake.notified().await;
+}
+
+/// What a look has seen, if one is under way.
+async fn seen(look: &mut Option<Look>) -> Option<Vec<pb::Directive>> {
+    match look {
+        Some(look) => look.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// What has to be told about these leases now. They were seen to be the session's, with these fences.

@@ -172,13 +172,14 @@ impl Tenants {
         })
     }
 
-    /// The bearer of a token at this time (seconds since 1970). `uid` is the connection's user, where that is known.
+    /// The bearer of a token at this time (seconds since 1970), and when the token ends. `uid` is the connection's user,
+    /// where that is known.
     pub(super) fn by_token(
         &self,
         token: &str,
         uid: Option<u32>,
         now: i64,
-    ) -> Result<Caller, Stranger> {
+    ) -> Result<(Caller, Option<i64>), Stranger> {
         let Map::Listed(listed) = &*self.0 else {
             return Err(Stranger::Token);
         };
@@ -197,7 +198,8 @@ impl Tenants {
         if token.uid.is_some_and(|own| Some(own) != uid) {
             return Err(Stranger::TokenOfAnother);
         }
-        Ok(caller(&token.tenant, token.role, token.job.as_ref()))
+        let caller = caller(&token.tenant, token.role, token.job.as_ref());
+        Ok((caller, token.ends_at()))
     }
 }
 
@@ -305,6 +307,7 @@ mod tests {
         let with = |more: &str| format!("[tokens]\n{SECRET} = {{ tenant = \"arms\"{more} }}\n");
         let check = |more: &str, token, uid, expect: &str| {
             let found = tenants(&with(more)).by_token(token, uid, 1_801_353_600);
+            let found = found.map(|(caller, _)| caller);
             assert_eq!(shown(found), expect, "{token} as {uid:?}, {more}");
         };
         check("", "secret", None, "arms");

@@ -15,21 +15,21 @@ use tonic::Status;
 
 use super::context::Context;
 use super::error;
+use super::turns::{Turn, aside};
 
 /// The sentence; none if the job does not wait.
 pub(super) async fn sentence(
     ctx: &Context,
     caller: &Caller,
     id: JobId,
+    turn: Turn,
 ) -> Result<Option<String>, Status> {
     let attempt = ctx.read(caller, move |state, _| Attempt::of(state, id));
     let Some(attempt) = attempt.await? else {
         return Ok(None);
     };
     // A plan may take its time, and everybody waits for the state.
-    let refusal = tokio::task::spawn_blocking(move || attempt.refusal()).await;
-    let refusal =
-        refusal.map_err(|_| Status::internal("the planner failed; this is a bug of the daemon"))?;
+    let refusal = aside(turn, move || attempt.refusal()).await?;
     let who = caller.clone();
     let told = ctx.read(caller, move |state, _| {
         let job = waiting(state, id)?;
@@ -105,15 +105,19 @@ fn in_words(state: &State, job: &Job, waits: Waits, caller: &Caller) -> String {
 /// Somebody in the queue, as far as the caller may know.
 fn named(state: &State, who: Waiter, caller: &Caller) -> String {
     let d = &state.durable;
-    let (tenant, name) = match who {
+    let (seen, name) = match who {
         Waiter::Job(id) => {
             let job = d.jobs().get(&id);
+            let seen = job.map(|j| caller.sees(&j.tenant, Some(&j.spec.name)));
             let name = job.map_or_else(|| id.to_string(), |j| format!("job {}", j.spec.name));
-            (job.map(|j| &j.tenant), name)
+            (seen, name)
         }
-        Waiter::Lease(id) => (d.leases().get(&id).map(|l| &l.tenant), id.to_string()),
+        Waiter::Lease(id) => {
+            let lease = d.leases().get(&id);
+            (lease.map(|l| d.is_seen_by(l, caller)), id.to_string())
+        }
     };
-    if tenant.map_or(caller.admin, |t| caller.is_of(t)) {
+    if seen.unwrap_or(caller.admin) {
         name
     } else {
         "somebody else".to_owned()

@@ -11,6 +11,7 @@ use evenkeel_gpu::limits::MAX_GPUS;
 use hyper::Uri;
 
 use super::{Config, GpuSource, Reserve};
+use crate::api::identity;
 use crate::traces;
 
 /// Cores of a synthetic pool: more than any server has, little enough for a set of them.
@@ -215,8 +216,8 @@ impl Config {
             "listen.rest",
             || {
                 format!(
-                    "`{}` is not on loopback: REST asks nobody who they are, so it listens on 127.0.0.1 \
-                     or [::1] only",
+                    "`{}` is not on loopback: tokens and answers would cross the network in the clear, so REST \
+                     listens on 127.0.0.1 or [::1] only",
                     listen.rest
                 )
             },
@@ -258,14 +259,24 @@ impl Config {
         let tenants = &self.tenants;
         for uid in tenants.uids.keys() {
             let key = format!("tenants.uids.{uid}");
-            check.unless(uid.parse::<u32>().is_ok(), &key, || {
+            // Written in one way only: a user is in the map once.
+            let is_one = uid.parse::<u32>().is_ok_and(|n| n.to_string() == *uid);
+            check.unless(is_one, &key, || {
                 format!("`{uid}` is not a numeric user id, such as 1000")
             });
         }
         for uri in tenants.certificates.keys() {
             let key = format!("tenants.certificates.{uri:?}");
-            check.unless(uri.starts_with("spiffe://"), &key, || {
-                "is no SPIFFE ID, such as spiffe://evenkeel/tenant/robotics".into()
+            let named = identity::check(uri, &self.tls.trust_domain);
+            check.unless(named.is_ok(), &key, || {
+                let why = named.map_or_else(|why| why.to_string(), |()| String::new());
+                format!("is no SPIFFE ID that a certificate can have here: {why}")
+            });
+        }
+        for (name, cap) in &tenants.caps {
+            let key = format!("tenants.caps.{name}.requests_per_s");
+            check.unless(cap.requests_per_s != Some(0), &key, || {
+                "0 would be no limit: leave it out for that, or give at least 1".into()
             });
         }
         for (digest, token) in &tenants.tokens {

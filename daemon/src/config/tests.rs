@@ -137,6 +137,29 @@ fn a_wrong_type_or_syntax_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_line_of_the_tenant_map_that_nobody_matches_is_refused() {
+    for uid in ["+1000", "01000", "bob", "", "4294967296"] {
+        let line = format!("[tenants.uids]\n\"{uid}\" = {{ tenant = \"a\" }}");
+        refused(&line, &["is not a numeric user id"]);
+    }
+    for (uri, why) in [
+        ("spiffe://other/tenant/a", "trust domain"),
+        ("spiffe://evenkeel/tenant/a/", "is no SPIFFE ID"),
+        ("spiffe://evenkeel/a", "is no SPIFFE ID"),
+        ("https://evenkeel/tenant/a", "is no SPIFFE ID"),
+    ] {
+        let line = format!("[tenants.certificates]\n\"{uri}\" = {{ tenant = \"a\" }}");
+        refused(&line, &[uri, why]);
+    }
+    let good = "[tenants.certificates]\n\"spiffe://evenkeel/tenant/a/job/b\" = { tenant = \"a\" }";
+    assert_eq!(read(good).unwrap().tenants.certificates.len(), 1);
+    refused(
+        "[tenants.caps.a]\nrequests_per_s = 0",
+        &["tenants.caps.a.requests_per_s", "would be no limit"],
+    );
+}
+
+#[test]
 fn values_out_of_range_say_what_would_be_right() {
     refused(
         "[leases]\nttl_ms = 1",

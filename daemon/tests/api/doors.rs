@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 
 use super::doors_kit::{Ca, Good, Pair};
 use super::kit::{self, Rig, Who, acquire, reference, unenforced, until};
-use super::web::{Ask, Page};
+use super::web::{Ask, Feed, Page};
 
 /// The reason of a refusal.
 fn why(status: &Status) -> String {
@@ -287,6 +287,37 @@ async fn what_is_anothers_does_not_exist_and_is_written_down() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_session_is_refused_is_written_down_once_for_a_frame() {
+    let house = House::with("").await;
+    let mut alice = house.rig.leases(Who::Alice).await;
+    let mut leases = Vec::new();
+    for _ in 0..3 {
+        leases.push(acquire(&mut alice, unenforced(1)).await);
+    }
+    let frame = pb::SessionRequest {
+        renew: leases.iter().map(reference).collect(),
+        acknowledgements: vec![pb::Acknowledge {
+            lease: Some(reference(&leases[0])),
+            generation: 1,
+            effective: leases[0].held.clone(),
+        }],
+        ..Default::default()
+    };
+    let mut bob = house.leases("spiffe://lab/tenant/bob").await;
+    let up = tokio_stream::iter([frame]);
+    let mut down = bob.session(up).await.unwrap().into_inner();
+    while down.next().await.is_some() {}
+    let session = ("call", "/evenkeel.v1.LeaseService/Session");
+    for is in [
+        ("why", "lease 1 and 2 more are another's"),
+        ("reason", "NOT_FOUND"),
+    ] {
+        house.audited(&[("who", "bob"), session, is]).await;
+    }
+    assert_eq!(house.audit().len(), 2, "{:?}", house.audit());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_limited_to_a_job_sees_that_job_only() {
     let house = House::with("").await;
     let mut whole = house.leases("spiffe://lab/tenant/alice").await;
@@ -373,6 +404,13 @@ async fn certificates_are_read_again_and_bad_ones_change_nothing() {
     assert!(house.asked(Some(&pair)).await.is_err());
 }
 
+/// What the configuration has of a token.
+fn digest(token: &str) -> String {
+    use sha2::Digest as _;
+    let digest = sha2::Sha256::digest(token.as_bytes());
+    digest.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// A token's line: SHA-256 of `alices`, of `ended` and of `rooms`.
 const TOKENS: &str = "[tokens]\n\
     ALICES = { tenant = \"alice\" }\n\
@@ -381,14 +419,6 @@ const TOKENS: &str = "[tokens]\n\
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rest_is_seen_by_token_or_by_the_connections_user() {
-    let digest = |token: &str| {
-        use sha2::Digest as _;
-        let digest = sha2::Sha256::digest(token.as_bytes());
-        digest
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect::<String>()
-    };
     let own = nix::unistd::geteuid().as_raw();
     let tokens = TOKENS
         .replace("ALICES", &digest("alices"))
@@ -465,4 +495,53 @@ async fn a_tenant_calls_no_more_often_than_its_cap_and_renews_all_the_same() {
             .await
             .unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rest_counts_among_a_tenants_requests() {
+    let token = format!("[tokens]\n{} = {{ tenant = \"slow\" }}\n", digest("slows"));
+    let house = House::with(&token).await;
+    let refused = until("a refusal", async || {
+        let page = house.shown("/v1/node", "slows").await;
+        (page.status != 200).then_some(page)
+    })
+    .await;
+    refused.is_problem("too often", 429, "BUSY");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(house.shown("/healthz", "slows").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_over_rest_ends_with_its_token() {
+    let mut soon = rcgen::date_time_ymd(2026, 1, 1);
+    soon.clone_from(&(std::time::SystemTime::now() + Duration::from_secs(3)).into());
+    // 2026-11-30 21:15:27.12 +00:00:00
+    let soon = soon.to_string();
+    let (day, time) = (&soon[..10], &soon[11..19]);
+    let token = format!(
+        "[tokens]\n{} = {{ tenant = \"alice\", expires = {day}T{time}Z }}\n",
+        digest("short")
+    );
+    let house = House::with(&token).await;
+    let to = house.api.rest.unwrap();
+    let bearer = [("Authorization", "Bearer short")];
+    let mut feeds = Vec::new();
+    for path in ["/v1/events/stream", "/v1/node/watch"] {
+        feeds.push((path, Feed::at(to, path, &bearer).await));
+    }
+    for (path, mut feed) in feeds {
+        let end = loop {
+            let message = feed.message().await;
+            if message.event.is_some() {
+                break message;
+            }
+        };
+        assert_eq!(end.event.as_deref(), Some("end"), "{path}: {end:?}");
+        assert_eq!(end.data["reason"], "BAD_TOKEN", "{path}: {end:?}");
+        feed.ends().await;
+    }
+    house
+        .shown("/v1/leases", "short")
+        .await
+        .is_problem("ended", 401, "BAD_TOKEN");
 }

@@ -1,10 +1,13 @@
 //! Clients that do harm by what HTTP allows: frames by hand, answers that nobody reads, requests that do not end. What
 //! becomes of them, and that others do not notice. `make accept PART=doors.4` does the same with a crowd.
+use evenkeel_core::node::PoolKind;
+use evenkeel_core::settings::Settings;
 use evenkeel_proto::v1 as pb;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinSet;
 
-use super::kit::{Rig, SOON, Who, acquire, reference, unenforced};
+use super::kit::{Rig, SOON, Who, acquire, node, reference, unenforced, until};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -256,5 +259,56 @@ async fn json_that_is_too_deep_or_too_large_gets_a_problem() {
         read.expect(what).expect(what);
         let head = String::from_utf8_lossy(&head);
         assert!(head.starts_with("HTTP/1.1 4"), "{what}: {head}");
+    }
+}
+
+/// Waits of a tenant that is alone: half of all.
+const WAITS: usize = 2_048;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_tenant_whose_requests_all_wait_can_make_other_calls() {
+    let settings = Settings {
+        queue_max: 10_000,
+        tenant_queue_max: 10_000,
+        ..Settings::default()
+    };
+    let rig = Rig::start(node(PoolKind::Synthetic, 1, 0), settings).await;
+    let mut alice = rig.leases(Who::Alice).await;
+    let lease = acquire(&mut alice, unenforced(1)).await;
+    let mut waits = JoinSet::new();
+    // A connection of its own for each so many.
+    for n in 1..=WAITS / 64 {
+        let alice = rig.leases(Who::Alice).await;
+        for _ in 0..64 {
+            let mut alice = alice.clone();
+            waits.spawn(async move {
+                let asked = pb::AcquireLeaseRequest {
+                    wait_ms: 600_000,
+                    ..unenforced(1)
+                };
+                alice.acquire_lease(asked).await
+            });
+        }
+        until("all of them wait", async || {
+            if let Some(ended) = waits.try_join_next() {
+                panic!("one of the first {} did not wait: {ended:?}", 64 * n);
+            }
+            let look = rig.handle().read(|state, _| state.durable.queue_len());
+            look.await.is_ok_and(|q| q == 64 * n).then_some(())
+        })
+        .await;
+    }
+    let mut alice = rig.leases(Who::Alice).await;
+    let one_more = pb::AcquireLeaseRequest {
+        wait_ms: 1_000,
+        ..unenforced(1)
+    };
+    let refused = alice.acquire_lease(one_more).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "no more");
+    for _ in 0..10 {
+        let got = alice.get_lease(pb::GetLeaseRequest { lease_id: lease.id });
+        assert_eq!(got.await.unwrap().into_inner().lease.unwrap().id, lease.id);
+        let all = alice.list_leases(pb::ListLeasesRequest::default()).await;
+        assert_eq!(all.unwrap().into_inner().leases.len(), 1_000);
     }
 }

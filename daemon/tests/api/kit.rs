@@ -144,7 +144,7 @@ impl Rig {
     }
 
     async fn begin(&mut self) {
-        let (ledger, history) = (self.ledger(), self.history());
+        let (ledger, history) = (self.ledger_config(), self.history());
         let opened = ledger::open(ledger).await.unwrap();
         let config = controller::Config {
             settings: self.settings,
@@ -178,16 +178,16 @@ impl Rig {
         });
     }
 
-    fn ledger(&self) -> ledger::Config {
+    fn ledger_config(&self) -> ledger::Config {
         ledger::Config {
             ballast_bytes: 0,
             min_free_bytes: 0,
-            ..ledger::Config::new(self.folder.path().join("ledger.db"))
+            ..ledger::Config::new(self.ledger())
         }
     }
     /// A reader of the audit trail of its own.
     pub(crate) fn history(&self) -> History {
-        History::new(&self.ledger())
+        History::new(&self.ledger_config())
     }
 
     fn config(&self, who: Who) -> Config {
@@ -210,6 +210,9 @@ impl Rig {
         }
     }
 
+    pub(crate) fn ledger(&self) -> PathBuf {
+        self.folder.path().join("ledger.db")
+    }
     pub(crate) fn socket(&self, who: Who) -> PathBuf {
         self.folder.path().join(format!("{}.sock", who.name()))
     }

@@ -1,5 +1,6 @@
 //! The stream of a process: renewals, reports, acknowledgements up; directives down.
 use evenkeel_proto::v1 as pb;
+use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming};
@@ -517,4 +518,35 @@ async fn a_cancelled_jobs_workers_are_told_and_can_still_renew_and_give_back() {
     let mut alice = rig.leases(Who::Alice).await;
     let released = alice.release_lease(release).await.unwrap().into_inner();
     assert_eq!(released.lease.unwrap().phase(), pb::LeasePhase::Draining);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_are_answered_while_the_ledger_is_written() {
+    let rig = Rig::synthetic().await;
+    let mut alice = rig.leases(Who::Alice).await;
+    let lease = acquire(&mut alice, unenforced(1)).await;
+    let mut session = Session::open(&rig, Who::Alice).await;
+    // Somebody with `sqlite3` holds the ledger: the controller waits for it in its next commit, and is not looked at.
+    let ledger = format!("sqlite://{}", rig.ledger().display());
+    let mut other = SqliteConnection::connect(&ledger).await.unwrap();
+    other.execute("BEGIN IMMEDIATE").await.unwrap();
+    let grant = tokio::spawn(async move { alice.acquire_lease(unenforced(1)).await });
+    until("the controller waits for the disk", async || {
+        let look = rig.handle().read(|_, _| ());
+        let seen = tokio::time::timeout(std::time::Duration::from_millis(50), look).await;
+        seen.is_err().then_some(())
+    })
+    .await;
+    for round in 0..3 {
+        session.renew(std::slice::from_ref(&lease)).await;
+        let renewals = session.next("a renewal").await.renewals;
+        assert_eq!(
+            renewals[0].status(),
+            pb::RenewStatus::Renewed,
+            "round {round}"
+        );
+    }
+    assert!(!grant.is_finished(), "the ledger was free");
+    other.execute("ROLLBACK").await.unwrap();
+    grant.await.unwrap().unwrap();
 }

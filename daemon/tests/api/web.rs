@@ -145,13 +145,16 @@ pub(crate) struct Feed {
 
 impl Feed {
     pub(crate) async fn open(rig: &Rig, who: Who, path: &str, headers: &[(&str, &str)]) -> Self {
+        Self::at(rig.rest(who), path, headers).await
+    }
+    pub(crate) async fn at(to: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Self {
         let ask = Ask {
             method: "GET",
             path,
             headers,
             body: "",
         };
-        let mut stream = TcpStream::connect(rig.rest(who)).await.unwrap();
+        let mut stream = TcpStream::connect(to).await.unwrap();
         stream.write_all(ask.text().as_bytes()).await.unwrap();
         let mut feed = Self {
             stream,

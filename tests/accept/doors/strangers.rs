@@ -472,7 +472,12 @@ fn without_id(said: &str, id: u64) -> String {
 /// Who is refused in the handshake has not said which lease it is about: how often the command tried, and in which words the
 /// line broke, is not the daemon's answer.
 fn in_the_handshake(said: &str) -> anyhow::Result<String> {
-    let signs = ["refused this client's certificate", "did not answer:", "fatal alert", "closed"];
+    let signs = [
+        "refused this client's certificate",
+        "did not answer:",
+        "fatal alert",
+        "closed",
+    ];
     ensure!(
         signs.iter().any(|sign| said.contains(sign)),
         "it was not refused in the handshake: {said}"

@@ -43,6 +43,8 @@ pub fn ladder(enforceable: &[Sms], k: u32, synchronous: bool, range: (Sms, Sms))
 /// Most rows of one menu: eight batch sizes at 64 core counts. Of more, each batch size keeps its share of core counts,
 /// evenly spread, its least and its most among them.
 const ROWS_MAX: usize = 512;
+/// Most rates of one menu, a megabyte of them: 512 rows where a GPU has 256 counts, fewer where it is imagined with more.
+const RATES_MAX: usize = 1 << 17;
 
 /// One choice of cores and batch size.
 #[derive(Clone, Debug)]
@@ -277,7 +279,8 @@ fn menu(problem: &Problem, i: usize, granule: u32, fixed: (u32, u32)) -> Menu {
     }
     let mut rows = Vec::new();
     let choices = stage.choices();
-    let levels_max = (ROWS_MAX / choices.len().max(1)).max(2);
+    let rows_max = ROWS_MAX.min(RATES_MAX / ladder.len().max(1));
+    let levels_max = (rows_max / choices.len().max(1)).max(2);
     for batch in choices {
         let levels = core_levels(stage, curve, batch, problem.supply.cores.saturating_add(1));
         for cores in spread_out(levels, levels_max) {

@@ -47,8 +47,7 @@ impl Caller {
         self.is_of(tenant) && self.may_ask_for(job)
     }
 
-    /// Whether it is of this tenant, or of all. That alone decides about what is over: the ledger has forgotten which
-    /// job it was of.
+    /// Whether it is of this tenant, or of all.
     pub fn is_of(&self, tenant: &Name) -> bool {
         self.admin || self.tenant == *tenant
     }

@@ -409,8 +409,7 @@ pub(super) fn release(
     id: LeaseId,
     fence: Fence,
 ) -> Result<Decision, Rejection> {
-    if let Some((tenant, End::Released, last)) = d.ended(id)
-        && caller.is_of(tenant)
+    if let Some((_, End::Released, last)) = d.ended_seen_by(id, caller)
         && fence <= last
     {
         return Ok(Decision::done()); // said again: it is released

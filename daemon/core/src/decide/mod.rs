@@ -143,12 +143,12 @@ fn find<'a>(d: &'a Durable, caller: &Caller, id: LeaseId) -> Result<&'a Lease, R
     if let Some(l) = d.leases().get(&id).filter(|l| d.is_seen_by(l, caller)) {
         return Ok(l);
     }
-    match d.ended(id) {
-        Some((tenant, how, _)) if caller.is_of(tenant) => Err(Rejection::Lost {
+    match d.ended_seen_by(id, caller) {
+        Some((_, how, _)) => Err(Rejection::Lost {
             id,
             how: lease::end_name(how),
         }),
-        _ => Err(Rejection::NotFound(id.to_string())),
+        None => Err(Rejection::NotFound(id.to_string())),
     }
 }
 

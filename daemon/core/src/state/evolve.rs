@@ -111,6 +111,7 @@ impl Durable {
             && let Effect::Lease { end, .. } = &mut r.effect
         {
             *end = Some((how, fence));
+            self.lease_is_over(&lease);
             self.put_request(key, Some(r));
         }
         if let Ask::Stage(member) = lease.ask {

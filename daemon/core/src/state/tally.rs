@@ -34,6 +34,9 @@ pub(super) struct Tallies {
 }
 
 impl Tallies {
+    pub(super) fn has_leases(&self, job: JobId) -> bool {
+        self.of_job.contains_key(&job)
+    }
     pub(super) fn lease(&mut self, old: Option<&Lease>, new: Option<&Lease>) {
         for (l, come) in gone_and_come(old, new) {
             self.count(&l.tenant, &l.counted(), come);

@@ -23,7 +23,7 @@ pub(super) use ask::{acquire, member};
 pub(super) use environment::{Daemon, environment};
 pub(super) use job::{ended_job, job, without_times};
 pub(super) use lease::{LeaseTimes, directive, ended_lease, lease, lease_in, remaining};
-pub(super) use node::{NodeFacts, backend_word, event, kind_word, node, page, same_node};
+pub(super) use node::{NodeFacts, backend_word, event, kind_word, node, page, without_uptime};
 pub(super) use plan::{decision, plan, sentences};
 pub(super) use profile::{curves, key, point, profile, profile_points, summary};
 pub(super) use report::{acknowledge, report};

@@ -130,13 +130,12 @@ fn gpu(state: &State, g: &Gpu, around: &Around<'_>) -> pb::Gpu {
     }
 }
 
-/// Whether two looks show the same, the passing of time apart.
-pub(in crate::api) fn same_node(a: &pb::Node, b: &pb::Node) -> bool {
-    let then = pb::Node {
-        uptime_ms: b.uptime_ms,
-        ..a.clone()
-    };
-    then == *b
+/// The same node without what time alone changes: for watchers.
+pub(in crate::api) fn without_uptime(node: &pb::Node) -> pb::Node {
+    pb::Node {
+        uptime_ms: 0,
+        ..node.clone()
+    }
 }
 
 /// Which events are asked for.

@@ -7,10 +7,11 @@ use evenkeel_core::id::{JobId, LeaseId, Name};
 use evenkeel_core::job::{Job, JobPhase};
 use evenkeel_proto::v1 as pb;
 use pb::job_service_server::JobService;
+use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::watching::{Look, watch};
+use super::watching::{Look, mark, watch};
 use super::{Answer, Answers, unexpected};
 use crate::api::budget::{Kind, Place};
 use crate::api::caller;
@@ -18,7 +19,9 @@ use crate::api::context::Context;
 use crate::api::convert::{self, Around, Bad};
 use crate::api::error;
 use crate::api::hash;
+use crate::api::limits::{MAKING_PATIENCE, WATCH_LOOK};
 use crate::api::past;
+use crate::api::turns::{Turn, turn};
 
 /// See the module's text.
 pub(super) struct Jobs(pub(super) Arc<Context>);
@@ -97,7 +100,9 @@ impl JobService for Jobs {
         let place = self.0.place(Kind::Watch, &peer.caller)?;
         let name = convert::name("name", &request.into_inner().name)?;
         let closing = peer.closing.clone();
-        let looks = watch_one(&self.0, &peer.caller, name, closing, place).await?;
+        let tenant = &peer.caller.tenant;
+        let turn = turn(&self.0.budget, Kind::Watch, tenant, 1, MAKING_PATIENCE).await?;
+        let looks = watch_one(&self.0, &peer.caller, name, closing, place, turn).await?;
         Ok(Response::new(looks))
     }
 
@@ -169,8 +174,9 @@ pub(in crate::api) async fn cancel(
     };
     let leases = told_leases(ctx, caller, told, &was.leases).await;
     Ok(pb::Job {
+        id: id.0,
         leases,
-        ..over(pb::Job { id: id.0, ..was })
+        ..over(&was)
     })
 }
 
@@ -181,31 +187,46 @@ pub(in crate::api) async fn watch_one(
     name: Name,
     closing: CancellationToken,
     place: Place,
+    first_turn: Turn,
 ) -> Result<Answers<pb::WatchJobResponse>, Status> {
-    let last = Arc::new(Mutex::new(find(ctx, caller, name).await?));
+    let first = over(&find(ctx, caller, name).await?);
+    drop(first_turn);
+    let held = ctx.hold(Kind::Watch, caller, 2 * first.encoded_len())?;
+    let last = Arc::new(Mutex::new((first, held)));
     let (inner, who) = (ctx.clone(), caller.clone());
     let look = move || {
         let (ctx, caller, last) = (inner.clone(), who.clone(), last.clone());
         async move {
+            // As large as a job is, few are looked at at once. What changed meanwhile is seen the next time.
+            let turn = turn(&ctx.budget, Kind::Watch, &caller.tenant, 1, WATCH_LOOK).await;
+            let Ok(turn) = turn else {
+                return Ok(Look::NotNow);
+            };
             // By number: another job may take the name.
-            let id = JobId(lock(&last).id);
+            let id = JobId(lock(&last).0.id);
             let job = by_id(&ctx, &caller, id).await?;
+            let mut last = lock(&last);
             Ok(match job {
                 Some(job) => {
-                    lock(&last).clone_from(&job);
-                    Look::Now(pb::WatchJobResponse { job: Some(job) })
+                    last.0 = over(&job);
+                    let n = 2 * last.0.encoded_len();
+                    if !last.1.set(n) {
+                        return Err(error::overloaded());
+                    }
+                    let job = Some(job);
+                    Look::Now(pb::WatchJobResponse { job }, Some(turn))
                 }
                 None => Look::Last(pb::WatchJobResponse {
-                    job: Some(over(lock(&last).clone())),
+                    job: Some(last.0.clone()),
                 }),
             })
         }
     };
-    let same = |a: &pb::WatchJobResponse, b: &pb::WatchJobResponse| {
-        let still = |w: &pb::WatchJobResponse| w.job.as_ref().map(convert::without_times);
-        still(a) == still(b)
+    let of = |w: &pb::WatchJobResponse| {
+        let job = w.job.as_ref().map(convert::without_times);
+        mark(&job.unwrap_or_default())
     };
-    Ok(watch(ctx, caller, closing, place, look, same))
+    Ok(watch(ctx, caller, closing, place, look, of))
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -213,12 +234,17 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A job as it was, now that it is over.
-fn over(was: pb::Job) -> pb::Job {
+fn over(was: &pb::Job) -> pb::Job {
     pb::Job {
+        id: was.id,
+        tenant: was.tenant.clone(),
         phase: pb::JobPhase::Ended.into(),
+        spec: was.spec.clone(),
+        plan: was.plan.clone(),
+        balance: was.balance.clone(),
+        moves: was.moves,
         leases: Vec::new(),
         moving: false,
-        ..was
     }
 }
 
@@ -320,4 +346,28 @@ pub(in crate::api) async fn page(
         }
     }
     Ok((jobs, next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_time_alone_changes_is_no_news() {
+        let seen = |remaining_ms, moves| {
+            let lease = pb::Lease {
+                id: 7,
+                remaining_ms,
+                ..Default::default()
+            };
+            let job = pb::Job {
+                leases: vec![lease],
+                moves,
+                ..Default::default()
+            };
+            mark(&convert::without_times(&job))
+        };
+        assert_eq!(seen(30_000, 0), seen(29_000, 0));
+        assert_ne!(seen(30_000, 0), seen(30_000, 1));
+    }
 }

@@ -20,7 +20,9 @@ use super::serve::ServeError;
 pub(super) use jobs::{
     cancel as cancel_job, find as find_job, page as page_of_jobs, watch_one as watch_job,
 };
-pub(super) use leases::{check_renewals, find as find_lease, list as list_leases, renew, revoke};
+pub(super) use leases::{
+    check_renewals, find as find_lease, list as list_leases, note_anothers, renew, revoke,
+};
 pub(super) use node::{
     Recent, drain, events, look as look_at_node, wanted, watch_it as watch_node,
 };

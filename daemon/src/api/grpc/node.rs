@@ -12,7 +12,7 @@ use pb::node_service_server::NodeService;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::watching::{Look, watch};
+use super::watching::{Look, mark, watch};
 use super::{Answer, Answers};
 use crate::api::budget::{Kind, Place};
 use crate::api::caller;
@@ -97,14 +97,15 @@ pub(in crate::api) fn watch_it(
         let (ctx, caller) = (inner.clone(), who.clone());
         async move {
             let node = Some(recent(&ctx, &caller).await?);
-            Ok(Look::Now(pb::WatchNodeResponse { node }))
+            Ok(Look::Now(pb::WatchNodeResponse { node }, None))
         }
     };
-    let same = |a: &pb::WatchNodeResponse, b: &pb::WatchNodeResponse| match (&a.node, &b.node) {
-        (Some(a), Some(b)) => convert::same_node(a, b),
-        _ => false,
+    let of = |w: &pb::WatchNodeResponse| {
+        mark(&convert::without_uptime(
+            w.node.as_ref().unwrap_or(&pb::Node::default()),
+        ))
     };
-    watch(ctx, caller, closing, place, seen, same)
+    watch(ctx, caller, closing, place, seen, of)
 }
 
 /// Looks that were made a moment ago: one serves all watchers who see the same.

@@ -13,6 +13,7 @@ use crate::api::caller;
 use crate::api::context::Context;
 use crate::api::convert;
 use crate::api::past;
+use crate::api::turns::{self, Turn, aside};
 use crate::api::waiting;
 use crate::api::whatif;
 
@@ -30,15 +31,14 @@ impl PlanService for Plans {
     ) -> Answer<pb::SolvePlanResponse> {
         let peer = caller::of(&request)?;
         let _place = self.0.place(Kind::Call, &peer.caller)?;
+        let turn = turns::of(&request)?;
         let question = whatif::Question::parse(&request.into_inner(), &peer.caller)?;
         let gathered = self
             .0
             .read(&peer.caller, move |state, _| question.gather(state));
         let gathered = gathered.await?;
         // The exact search may take its time; it must not take the runtime's.
-        let solved = tokio::task::spawn_blocking(move || gathered.solve()).await;
-        let plan = solved
-            .map_err(|_| Status::internal("the planner failed; this is a bug of the daemon"))??;
+        let plan = aside(turn, move || gathered.solve()).await??;
         Ok(Response::new(pb::SolvePlanResponse { plan: Some(plan) }))
     }
 
@@ -47,8 +47,9 @@ impl PlanService for Plans {
         request: Request<pb::ExplainJobRequest>,
     ) -> Answer<pb::ExplainJobResponse> {
         let peer = caller::of(&request)?;
+        let turn = turns::of(&request)?;
         let name = convert::name("name", &request.into_inner().name)?;
-        let why = explain(&self.0, &peer.caller, name).await?;
+        let why = explain(&self.0, &peer.caller, name, turn).await?;
         Ok(Response::new(why))
     }
 }
@@ -58,10 +59,11 @@ pub(in crate::api) async fn explain(
     ctx: &Context,
     caller: &Caller,
     name: Name,
+    turn: Turn,
 ) -> Result<pb::ExplainJobResponse, Status> {
     let _place = ctx.place(Kind::Call, caller)?;
     let job = jobs::find(ctx, caller, name).await?;
-    let waits_for = waiting::sentence(ctx, caller, JobId(job.id)).await?;
+    let waits_for = waiting::sentence(ctx, caller, JobId(job.id), turn).await?;
     let decisions = past::decisions_of(ctx, JobId(job.id), DECISIONS_MAX).await?;
     Ok(pb::ExplainJobResponse {
         sentences: convert::sentences(&job, waits_for),

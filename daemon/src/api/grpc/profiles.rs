@@ -14,6 +14,7 @@ use crate::api::caller;
 use crate::api::context::Context;
 use crate::api::convert::{self, Bad};
 use crate::api::error;
+use crate::api::turns;
 
 /// See the module's text.
 pub(super) struct Profiles(pub(super) Arc<Context>);
@@ -44,9 +45,12 @@ impl ProfileService for Profiles {
     ) -> Answer<pb::GetProfileResponse> {
         let peer = caller::of(&request)?;
         let _place = self.0.place(Kind::Call, &peer.caller)?;
+        let turn = turns::of(&request)?;
         let key = convert::key(request.into_inner().key.as_ref(), &peer.caller.tenant)?;
         let profile = find(&self.0, &peer.caller, key).await?;
-        Ok(Response::new(fitted(&profile)))
+        // A fit of thousands of points takes its time, and must not take the runtime's.
+        let answer = turns::aside(turn, move || fitted(&profile)).await?;
+        Ok(Response::new(answer))
     }
 
     async fn list_profiles(

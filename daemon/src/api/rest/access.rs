@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -16,9 +16,11 @@ use evenkeel_core::command::Caller;
 use evenkeel_core::id::Name;
 use tokio_util::sync::CancellationToken;
 
+use super::NO_SUCH_PATH;
 use super::accept::JSON;
 use super::problem::{Problem, Refused};
 use crate::api::context::Context;
+use crate::api::error;
 use crate::api::tenants::Stranger;
 use crate::audit::Refusal;
 
@@ -48,7 +50,19 @@ impl From {
 }
 
 /// Who a request is from: by its token, else by its connection's user.
-pub(super) type Known = Arc<Result<Caller, Stranger>>;
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    who: Arc<Result<Caller, Stranger>>,
+    /// When its token ends, in seconds since 1970; none: it does not, or there is none.
+    ends: Option<i64>,
+}
+
+impl Known {
+    /// The caller; none: it is not known.
+    pub(super) fn caller(&self) -> Option<&Caller> {
+        self.who.as_ref().as_ref().ok()
+    }
+}
 
 /// Tells who a request is from, for all that handle it.
 pub(super) fn known(ctx: &Context, headers: &HeaderMap, from: Option<&From>) -> Known {
@@ -60,11 +74,28 @@ pub(super) fn known(ctx: &Context, headers: &HeaderMap, from: Option<&From>) -> 
             None => Err(Stranger::TokenForm),
         },
         None => match uid {
-            Some(uid) => tenants.by_uid(uid),
+            Some(uid) => tenants.by_uid(uid).map(|caller| (caller, None)),
             None => Err(Stranger::Unknown),
         },
     };
-    Arc::new(found)
+    Known {
+        ends: found.as_ref().ok().and_then(|(_, ends)| *ends),
+        who: Arc::new(found.map(|(caller, _)| caller)),
+    }
+}
+
+/// Takes one of the caller's requests of this second, or says when there will be one. What gives back does not count, nor
+/// does who asks whether the daemon is well.
+pub(super) fn in_time(ctx: &Context, who: &Known, path: &str) -> Result<(), Problem> {
+    let free = path == "/healthz" || path.ends_with("/cancel") || path.ends_with("/revoke");
+    let Some(caller) = who.caller().filter(|_| !free) else {
+        return Ok(());
+    };
+    let Some(limit) = ctx.config.rates.of(&caller.tenant) else {
+        return Ok(());
+    };
+    let taken = ctx.rates.take(&caller.tenant, limit, Instant::now());
+    taken.map_err(|retry| error::too_often(retry).into())
 }
 
 /// The token of `Bearer TOKEN` (RFC 6750, section 2.1).
@@ -94,10 +125,11 @@ pub(super) fn note(ctx: &Context, who: &Known, from: Option<&From>, path: &str, 
     let (Some(from), Some(refused)) = (from, answer.extensions().get::<Refused>()) else {
         return;
     };
-    if !told.contains(&status) {
+    // Of a path that is not there nobody learns anything.
+    if !told.contains(&status) || refused.reason == NO_SUCH_PATH {
         return;
     }
-    let line = match (status, &**who) {
+    let line = match (status, &*who.who) {
         // What is wrong with a token is for the admin only.
         (StatusCode::UNAUTHORIZED, Err(stranger)) => {
             from.refusal(stranger.reason(), &stranger.to_string())
@@ -105,11 +137,7 @@ pub(super) fn note(ctx: &Context, who: &Known, from: Option<&From>, path: &str, 
         _ => from.refusal(&refused.reason, &refused.detail),
     };
     ctx.config.audit.refused(Refusal {
-        who: who
-            .as_ref()
-            .as_ref()
-            .ok()
-            .map(|caller| caller.tenant.to_string()),
+        who: who.caller().map(|caller| caller.tenant.to_string()),
         call: Some(path.to_owned()),
         ..line
     });
@@ -123,11 +151,26 @@ impl FromRequestParts<Arc<Context>> for Viewer {
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Context>) -> Result<Self, Problem> {
         let known = parts.extensions.get::<Known>();
-        match known.map(|known| &**known) {
+        match known.map(|known| &*known.who) {
             Some(Ok(caller)) => Ok(Self(caller.clone())),
             Some(Err(stranger)) => Err(stranger.status().into()),
             None => Err(Stranger::Unknown.status().into()),
         }
+    }
+}
+
+/// When a request's right ends, and with it the stream that it asked for; none: it does not.
+pub(super) struct Ends(pub(super) Option<tokio::time::Instant>);
+
+impl FromRequestParts<Arc<Context>> for Ends {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Context>) -> Result<Self, Infallible> {
+        let ends = parts.extensions.get::<Known>().and_then(|known| known.ends);
+        let left = ends.map(|ends| u64::try_from(ends.saturating_sub(now())).unwrap_or(0));
+        // One that is too far away to be counted does not come.
+        let at = |s| tokio::time::Instant::now().checked_add(Duration::from_secs(s));
+        Ok(Self(left.and_then(at)))
     }
 }
 

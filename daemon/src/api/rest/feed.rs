@@ -4,8 +4,9 @@
 //! ends with an `end` event and a hint when to come back; the audit trail goes on where it was by `Last-Event-ID`.
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::Poll;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::Sse;
 use axum::response::sse::{Event as Message, KeepAlive, KeepAliveStream};
@@ -14,18 +15,19 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio::time::sleep_until;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use utoipa::IntoParams;
 
 use super::Shared;
-use super::access::{Closing, Viewer};
+use super::access::{Closing, Ends, Viewer};
 use super::ask::{self, Number, Path, Query};
 use super::jobs::JobPath;
 use super::problem::Problem;
 use super::shape::{Event, Job, Node};
-use crate::api::budget::{Kind, Place};
+use crate::api::budget::{Held, Kind, Place};
 use crate::api::context::Context;
 use crate::api::convert;
 use crate::api::error;
@@ -34,6 +36,8 @@ use crate::api::limits::{
     NUMBER_MAX, OUTBOUND_MAX, READER_PATIENCE, STREAM_AGAIN, STREAM_BEAT, STREAM_PAGE, WATCH_EVERY,
 };
 use crate::api::past;
+use crate::api::tenants::Stranger;
+use crate::api::turns::Turn;
 use crate::handle::{EventRecord, Page};
 
 /// The header in which a browser says what it saw last.
@@ -42,7 +46,22 @@ const LAST_EVENT_ID: &str = "last-event-id";
 /// A stream of messages, with a sign of life in between.
 pub(super) type Feed = Sse<KeepAliveStream<BoxStream<'static, Result<Message, Infallible>>>>;
 
-fn feed(messages: impl Stream<Item = Message> + Send + 'static) -> Feed {
+/// Until the messages end, or the right to see them.
+fn feed(ends: Ends, mut messages: impl Stream<Item = Message> + Send + Unpin + 'static) -> Feed {
+    let mut right = ends.0.map(|at| Box::pin(sleep_until(at)));
+    let mut over = false;
+    let messages = futures::stream::poll_fn(move |cx| {
+        if over {
+            return Poll::Ready(None);
+        }
+        if let Some(right) = &mut right
+            && right.as_mut().poll(cx).is_ready()
+        {
+            over = true;
+            return Poll::Ready(Some(end(Stranger::Token.status())));
+        }
+        messages.poll_next_unpin(cx)
+    });
     let messages = messages.map(Ok).boxed();
     let beat = KeepAlive::new().interval(STREAM_BEAT).text("still here");
     Sse::new(messages).keep_alive(beat)
@@ -99,6 +118,7 @@ pub(super) async fn events(
     State(ctx): Shared,
     Viewer(caller): Viewer,
     Closing(closing): Closing,
+    ends: Ends,
     headers: HeaderMap,
     Query(query): Query<FeedQuery>,
 ) -> Result<Feed, Problem> {
@@ -113,6 +133,7 @@ pub(super) async fn events(
     };
     let page = grpc::wanted(&ctx, &caller, &request).await?;
     let newest = past::newest(&ctx).await?;
+    let held = ctx.hold(Kind::Feed, &caller, 0)?;
     let (down, messages) = mpsc::channel(OUTBOUND_MAX);
     if seen.is_some_and(|n| n.0 > newest) {
         // Of another trail than this one, such as before a restore: all that can be told is what comes.
@@ -127,10 +148,11 @@ pub(super) async fn events(
         ctx: ctx.clone(),
         down,
         closing,
+        held,
         _place: place,
     };
     ctx.tasks.spawn(follower.run());
-    Ok(feed(ReceiverStream::new(messages)))
+    Ok(feed(ends, ReceiverStream::new(messages)))
 }
 
 /// Where a stream goes on whose reader came with a number that this trail does not have.
@@ -145,6 +167,8 @@ struct Follower {
     page: Page,
     down: mpsc::Sender<Message>,
     closing: CancellationToken,
+    /// What of a page is here.
+    held: Held,
     _place: Place,
 }
 
@@ -162,6 +186,11 @@ impl Follower {
             changes.mark_unchanged();
             let records = past::page(&self.ctx, &self.page).await?;
             let more = records.len() >= STREAM_PAGE as usize;
+            // As rows, as what waits for the reader, and as JSON.
+            let page: usize = records.iter().map(|r| r.json.len()).sum();
+            if !self.held.set(3 * page) {
+                return Err(error::overloaded());
+            }
             for record in records {
                 self.page.after = Some(record.seq);
                 if !self.tell(record).await? {
@@ -171,6 +200,10 @@ impl Follower {
             if more {
                 continue;
             }
+            if !self.all_taken().await? {
+                return Ok(());
+            }
+            self.held.set(0);
             tokio::select! {
                 () = self.closing.cancelled() => return Err(error::reconnect()),
                 () = self.down.closed() => return Ok(()),
@@ -178,6 +211,15 @@ impl Follower {
             }
             // What follows at once is told with it.
             tokio::time::sleep(WATCH_EVERY).await;
+        }
+    }
+
+    /// Waits until the last message has gone to the reader. False: nobody reads it.
+    async fn all_taken(&self) -> Result<bool, Status> {
+        let all = self.down.reserve_many(OUTBOUND_MAX);
+        tokio::select! {
+            () = self.closing.cancelled() => Err(error::reconnect()),
+            taken = tokio::time::timeout(READER_PATIENCE, all) => Ok(matches!(taken, Ok(Ok(_)))),
         }
     }
 
@@ -209,13 +251,17 @@ pub(super) async fn node(
     State(ctx): Shared,
     Viewer(caller): Viewer,
     Closing(closing): Closing,
+    ends: Ends,
 ) -> Result<Feed, Problem> {
     let place = ctx.place(Kind::Feed, &caller)?;
     let looks = grpc::watch_node(&ctx, &caller, closing, place);
-    Ok(feed(looks.map(|look| match look {
-        Ok(seen) => message(&seen.node.map(Node::from)),
-        Err(why) => end(why),
-    })))
+    Ok(feed(
+        ends,
+        looks.map(|look| match look {
+            Ok(seen) => message(&seen.node.map(Node::from)),
+            Err(why) => end(why),
+        }),
+    ))
 }
 
 /// A job whenever it changes
@@ -233,14 +279,19 @@ pub(super) async fn job(
     State(ctx): Shared,
     Viewer(caller): Viewer,
     Closing(closing): Closing,
+    ends: Ends,
+    Extension(turn): Extension<Turn>,
     Path(path): Path<JobPath>,
 ) -> Result<Feed, Problem> {
     let place = ctx.place(Kind::Feed, &caller)?;
-    let looks = grpc::watch_job(&ctx, &caller, path.name()?, closing, place).await?;
-    Ok(feed(looks.map(|look| match look {
-        Ok(seen) => message(&seen.job.map(Job::from)),
-        Err(why) => end(why),
-    })))
+    let looks = grpc::watch_job(&ctx, &caller, path.name()?, closing, place, turn).await?;
+    Ok(feed(
+        ends,
+        looks.map(|look| match look {
+            Ok(seen) => message(&seen.job.map(Job::from)),
+            Err(why) => end(why),
+        }),
+    ))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<Number>, Problem> {

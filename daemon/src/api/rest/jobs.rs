@@ -1,5 +1,5 @@
 //! Jobs: their stages, plans and reasons; and their end.
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::Uri;
 use evenkeel_core::id::{JobId, Name};
 use serde::Deserialize;
@@ -14,6 +14,7 @@ use super::shape::{Explanation, Job, JobPage, Nothing, PlanOfJob, Stages};
 use crate::api::convert;
 use crate::api::grpc;
 use crate::api::limits::JOBS_PAGE_MAX;
+use crate::api::turns::Turn;
 
 /// Which job.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -154,9 +155,10 @@ pub(super) async fn plan(
 pub(super) async fn explain(
     State(ctx): Shared,
     Viewer(caller): Viewer,
+    Extension(turn): Extension<Turn>,
     Path(path): Path<JobPath>,
 ) -> Answer<Explanation> {
-    let why = grpc::explain(&ctx, &caller, path.name()?).await?;
+    let why = grpc::explain(&ctx, &caller, path.name()?, turn).await?;
     Ok(Shown::new(why))
 }
 

@@ -40,6 +40,9 @@ use problem::Problem;
 
 type Shared = State<Arc<Context>>;
 
+/// The reason of an answer to who asks for a path that there is not.
+const NO_SUCH_PATH: &str = "NO_SUCH_PATH";
+
 /// Starts to record metrics. Comes first: a counter that was made before counts nothing.
 pub(super) fn record(ctx: &Arc<Context>) {
     metrics::install(&ctx.tasks, &ctx.stop);
@@ -105,6 +108,9 @@ async fn guarded(State(ctx): Shared, mut request: Request, next: Next) -> Respon
     let who = access::known(&ctx, &asked, from.as_ref());
     request.extensions_mut().insert(who.clone());
     let path = request.uri().path().to_owned();
+    if let Err(too_often) = access::in_time(&ctx, &who, &path) {
+        return too_often.into_response();
+    }
     // Until the head of the answer: a stream goes on for as long as it is read.
     let answer = tokio::time::timeout(REST_TIMEOUT, next.run(request)).await;
     let answer = answer.unwrap_or_else(|_| {
@@ -141,7 +147,7 @@ pub(super) fn busy() -> Response {
 async fn nothing_here() -> Problem {
     let detail =
         "there is nothing at this path; /openapi.json lists the paths, and /docs shows them";
-    Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_PATH", detail)
+    Problem::new(StatusCode::NOT_FOUND, NO_SUCH_PATH, detail)
 }
 
 async fn not_so() -> Problem {

@@ -1,5 +1,5 @@
 //! Profiles: what stages were measured to do, and the curves fitted to it.
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::Uri;
 use evenkeel_core::command::Caller;
 use evenkeel_core::curve::ProfileKey;
@@ -17,6 +17,7 @@ use crate::api::convert::{self, Bad};
 use crate::api::error;
 use crate::api::grpc;
 use crate::api::limits::PAGE_MAX;
+use crate::api::turns::{Turn, aside};
 
 /// Which profiles.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -141,6 +142,7 @@ pub(super) struct OwnerQuery {
 pub(super) async fn show(
     State(ctx): Shared,
     Viewer(caller): Viewer,
+    Extension(turn): Extension<Turn>,
     Path(path): Path<ProfilePath>,
     Query(query): Query<OwnerQuery>,
 ) -> Answer<FittedProfile> {
@@ -151,8 +153,7 @@ pub(super) async fn show(
     let key = ProfileKey { tenant, stage, gpu };
     let profile = grpc::find_profile(&ctx, &caller, key).await?;
     // A fit of thousands of points takes its time, and must not take the runtime's.
-    let fitted = tokio::task::spawn_blocking(move || grpc::fitted(&profile)).await;
-    let fitted = fitted.map_err(|_| Problem::bug("the fit failed"))?;
+    let fitted = aside(turn, move || grpc::fitted(&profile)).await?;
     Ok(Shown::new(fitted))
 }
 

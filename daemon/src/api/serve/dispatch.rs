@@ -10,10 +10,9 @@ use std::time::Duration;
 use evenkeel_core::id::Name;
 use evenkeel_proto::v1 as pb;
 use hyper::body::Incoming;
-use hyper::header::{HeaderMap, HeaderValue};
+use hyper::header::HeaderValue;
 use hyper::{Request, Response, Uri};
 use prost::Message as _;
-use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
@@ -21,23 +20,23 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
 use super::stream::{Download, Upload};
-use crate::api::budget::{Budget, Held, Kind, Place};
+use crate::api::budget::{Budget, Cost, Held, Kind};
 use crate::api::caller::{Door, Peer, Visitor};
 use crate::api::context::Context as Shared;
 use crate::api::error;
 use crate::api::grpc::{LEASES, LeaseServer};
 use crate::api::limits::{
-    CALL_COST, MAKING_LOOK, MAKING_PATIENCE, PROFILE_MAKINGS, STRANGER_AGE, STREAM_COST,
-    STREAM_WINDOW, UNHEARD_PATIENCE,
+    CALL_COST, MAKING_PATIENCE, PROFILE_MAKINGS, STRANGER_AGE, STREAM_COST, UNHEARD_PATIENCE,
 };
 use crate::api::rate::{RateLimits, Rates};
 use crate::api::tenants::Stranger;
+use crate::api::turns::{Turn, turn};
 use crate::audit::{Audit, Refusal};
 
 type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Answer = Later<Result<Response<Body>, Infallible>>;
 /// An answer, and its turn to be made.
-type Made = (Response<Body>, Option<Place>);
+type Made = (Response<Body>, Option<Turn>);
 
 /// What a request's path says of it: what it draws on, whether it is one message, and as how many answers that may be
 /// large it counts.
@@ -64,6 +63,13 @@ impl Shape {
             | "LeaseService/ReleaseLease"
             | "LeaseService/RevokeLease"
             | "LeaseService/ClearLease" => Kind::Urgent,
+            // It gives back, and its answer may be large.
+            "JobService/CancelJob" => {
+                return Self {
+                    makings: 1,
+                    ..Self::small(Kind::Urgent)
+                };
+            }
             "JobService/SubmitJob" | "JobService/UpdateJob" => return Self::large(1, false),
             "LeaseService/ListLeases"
             | "JobService/GetJob"
@@ -118,7 +124,7 @@ pub(super) struct Checked {
     /// None: it is made.
     answer: Option<Making>,
     /// For the request, and for the answer.
-    held: Option<(Held, Held)>,
+    held: Option<(Cost, Held)>,
     seen_through: bool,
     /// Who asked for what, and where it is written down if it is refused.
     asked: Option<(Arc<Peer>, Uri, Audit)>,
@@ -172,7 +178,10 @@ impl Future for Checked {
             headers.insert("grpc-status", HeaderValue::from_static("3"));
         }
         if let Some((peer, uri, audit)) = &self.asked {
-            note_refusal(response.headers(), peer, uri, audit);
+            // Only an answer without a message has it here.
+            if let Some(status) = Status::from_header_map(response.headers()) {
+                peer.note_refusal(audit, uri.path(), &status);
+            }
         }
         let held = self.held.take();
         Poll::Ready(Ok(response.map(|body| Download::new(body, held, turn))))
@@ -195,23 +204,6 @@ impl Drop for Checked {
             });
         }
     }
-}
-
-/// Writes down what was refused because of who asked: not found (which is what another tenant's is), not permitted, not
-/// known.
-fn note_refusal(headers: &HeaderMap, peer: &Peer, uri: &Uri, audit: &Audit) {
-    let code = headers.get("grpc-status").map(HeaderValue::as_bytes);
-    if !matches!(code, Some(b"5" | b"7" | b"16")) {
-        return;
-    }
-    let Some(status) = Status::from_header_map(headers) else {
-        return;
-    };
-    audit.refused(Refusal {
-        who: Some(peer.caller.tenant.to_string()),
-        call: Some(uri.path().to_owned()),
-        ..peer.door.refusal(&error::reason(&status), status.message())
-    });
 }
 
 /// See the module's text. Says of each request which peer it came from.
@@ -294,27 +286,6 @@ impl Dispatch {
     }
 }
 
-/// A turn to make an answer that may be large; whoever waits for one too long is told to come back.
-pub(super) async fn turn(
-    budget: &Budget,
-    tenant: &Name,
-    as_many: usize,
-    patience: Duration,
-) -> Result<Place, Status> {
-    // What its client has sent lies unread meanwhile.
-    let _unread = budget.hold(Kind::Call, tenant, STREAM_WINDOW as usize)?;
-    let end = Instant::now() + patience;
-    loop {
-        if let Some(place) = budget.take_free(Kind::Making, tenant, as_many) {
-            return Ok(place);
-        }
-        if Instant::now() >= end {
-            return Err(error::overloaded());
-        }
-        sleep(MAKING_LOOK).await;
-    }
-}
-
 /// A counter for each method, by its path.
 fn counters() -> HashMap<String, metrics::Counter> {
     let files = prost_types::FileDescriptorSet::decode(pb::FILE_DESCRIPTOR_SET).unwrap_or_default();
@@ -369,15 +340,26 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
             Ok(held) => held,
             Err(status) => return Checked::refused(&status),
         };
+        let whole = Cost::new(whole);
+        request.extensions_mut().insert(whole.clone());
         let request = request.map(|body| Upload::new(body, up, shape.one));
         let answer = if shape.makings > 0 {
             let dispatch = self.clone();
+            let mut request = request;
             Making::Large(Box::pin(async move {
-                let turn = turn(&dispatch.budget, &tenant, shape.makings, MAKING_PATIENCE);
+                let kind = shape.kind;
+                let turn = turn(
+                    &dispatch.budget,
+                    kind,
+                    &tenant,
+                    shape.makings,
+                    MAKING_PATIENCE,
+                );
                 match turn.await {
-                    Ok(place) => {
+                    Ok(turn) => {
+                        request.extensions_mut().insert(turn.clone());
                         let Ok(response) = dispatch.route(request).await;
-                        (response, Some(place))
+                        (response, Some(turn))
                     }
                     Err(status) => (status.into_http(), None),
                 }
@@ -404,7 +386,7 @@ mod tests {
         of.retain(|path, _| Shape::of(path).makings > 0);
         assert_eq!(
             of.len(),
-            12,
+            13,
             "those whose answers may be large: {:?}",
             of.keys()
         );
@@ -413,10 +395,10 @@ mod tests {
         assert_eq!(calls.len(), 3, "{:?}", calls.keys());
         let session = Shape::of("/evenkeel.v1.LeaseService/Session");
         assert!(!session.one && session.makings == 0);
-        assert_eq!(
-            Shape::of("/evenkeel.v1.LeaseService/RenewLeases").kind,
-            Kind::Urgent
-        );
+        for urgent in ["LeaseService/RenewLeases", "JobService/CancelJob"] {
+            let path = format!("/evenkeel.v1.{urgent}");
+            assert_eq!(Shape::of(&path).kind, Kind::Urgent, "{urgent}");
+        }
         assert_eq!(
             Shape::of("/evenkeel.v1.LeaseService/AcquireLease").kind,
             Kind::Call

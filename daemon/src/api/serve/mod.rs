@@ -9,6 +9,7 @@ mod frames;
 mod health;
 mod line;
 mod loopback;
+mod process;
 mod seats;
 mod shown;
 mod socket;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +45,6 @@ use frames::PREFACE;
 use seats::{Seat, Seats, Who};
 use shown::Shown;
 use socket::Door;
-pub(super) use tcp::CertificateTrouble;
 use tcp::TcpDoor;
 pub use tls::{TlsError, TlsFiles};
 
@@ -272,19 +273,34 @@ async fn rest_loop(server: Arc<Server>, listener: TcpListener) {
     let most = ctx.config.connections.rest;
     // One user cannot keep the others, a scraper say, from looking.
     let seats = Seats::new(most, most / 2, 0);
+    let places = Arc::new(Semaphore::new(most));
+    // One look at a time: the table may be long.
+    let looks = Arc::new(Mutex::new(()));
     let router = rest::router(&ctx);
     while let Some((stream, address)) = next(&ctx.stop, || listener.accept()).await {
-        let uid = loopback::user_of(&stream, address);
-        let from = rest::From { address, uid };
-        let Some(seat) = seats.take(uid.map_or(Who::Anybody, Who::User)) else {
+        // First of all: who it is costs a look at all connections of the machine.
+        let Ok(place) = places.clone().try_acquire_owned() else {
             refused_connection("rest");
             continue;
         };
         let _ = stream.set_nodelay(true); // a hint
         let shown = Shown::new(router.clone(), ctx.budget.clone());
-        let stop = ctx.stop.clone();
+        let (stop, seats, looks) = (ctx.stop.clone(), seats.clone(), looks.clone());
         ctx.tasks.spawn(async move {
-            let _seat = seat;
+            let _place = place;
+            let look = looks.lock().await;
+            let looked = tokio::task::spawn_blocking(move || {
+                let uid = loopback::user_of(&stream, address);
+                (stream, uid)
+            });
+            let Ok((stream, uid)) = looked.await else {
+                return;
+            };
+            drop(look);
+            let Some(_seat) = seats.take(uid.map_or(Who::Anybody, Who::User)) else {
+                return refused_connection("rest");
+            };
+            let from = rest::From { address, uid };
             serve_rest(stream, from, shown, stop).await;
         });
     }
@@ -335,7 +351,10 @@ impl Server {
         };
         let closing = self.ctx.stop.child_token();
         let visitor = match found {
-            Ok(caller) => Visitor::Peer(Arc::new(Peer::local(caller, by, cred, closing))),
+            Ok(caller) => {
+                let process = process::of(&stream, &cred);
+                Visitor::Peer(Arc::new(Peer::local(caller, by, process, closing)))
+            }
             Err(stranger) => Visitor::Stranger(by.into(), stranger.into()),
         };
         let Some(seat) = self.seats.take(who) else {

@@ -1,7 +1,7 @@
 //! How many connections are open, in all and of each user: one user cannot shut the others out, and nobody takes more
 //! than is left, so that many together cannot either.
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use evenkeel_core::id::Name;
@@ -15,10 +15,23 @@ pub(super) enum Who {
     Admin(u32),
     /// Somebody of a tenant, by certificate.
     Tenant(Name),
-    /// Somebody at an address, who has not said yet who it is.
+    /// An admin of a tenant, by certificate.
+    AdminOf(Name),
+    /// Somebody at an address, who has not said yet who it is. See [`Who::at`].
     Address(IpAddr),
     /// Somebody on a listener where nobody is told apart.
     Anybody,
+}
+
+impl Who {
+    /// Somebody at an address: of IPv6, the half that names the network (RFC 4291, section 2.5.4). The other half is its
+    /// owner's to choose, and who chooses often is one all the same.
+    pub(super) fn at(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
+            v4 => v4,
+        })
+    }
 }
 
 /// The seats of a listener.
@@ -59,7 +72,7 @@ impl Seats {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.each.get(&who).copied().unwrap_or(0);
         let most = match who {
-            Who::Admin(_) => self.most,
+            Who::Admin(_) | Who::AdminOf(_) => self.most,
             _ => self.most.saturating_sub(self.for_admins),
         };
         let left = most.saturating_sub(taken.all);
@@ -132,5 +145,17 @@ mod tests {
         let admin = seats.take(Who::Admin(0));
         assert!(admin.is_some());
         assert!(seats.take(Who::Admin(0)).is_none(), "all are taken");
+        drop(admin);
+        let ops = Who::AdminOf(Name::new("ops").unwrap());
+        assert!(seats.take(ops).is_some(), "by certificate, too");
+    }
+
+    #[test]
+    fn an_address_is_its_network() {
+        let at = |text: &str| Who::at(text.parse().unwrap());
+        assert_eq!(at("2001:db8:1:2:3:4:5:6"), at("2001:db8:1:2::9"));
+        assert_ne!(at("2001:db8:1:2::9"), at("2001:db8:1:3::9"));
+        assert_ne!(at("10.0.0.1"), at("10.0.0.2"));
+        assert_eq!(at("::ffff:10.0.0.1"), at("10.0.0.1"));
     }
 }

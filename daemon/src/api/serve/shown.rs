@@ -10,11 +10,11 @@ use hyper::{Request, Response};
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 
-use super::dispatch::turn;
 use super::stream::Download;
-use crate::api::budget::{Budget, Held, Kind};
+use crate::api::budget::{Budget, Cost, Kind};
 use crate::api::limits::{CALL_COST, REST_PATIENCE};
 use crate::api::rest::{self, Closing, From};
+use crate::api::turns::turn;
 
 /// See the module's text.
 #[derive(Clone)]
@@ -60,14 +60,19 @@ impl Shown {
         let short = request.uri().path() == "/healthz";
         let turn = match short {
             true => None,
-            false => turn(&self.budget, &tenant, 1, REST_PATIENCE).await.ok(),
+            false => turn(&self.budget, Kind::Call, &tenant, 1, REST_PATIENCE)
+                .await
+                .ok(),
         };
         let (Ok(whole), Ok(down), true) = (hold(CALL_COST), hold(0), short || turn.is_some())
         else {
             return rest::busy().map(|body| Download::new(Body::new(body), None, None));
         };
+        if let Some(turn) = &turn {
+            request.extensions_mut().insert(turn.clone());
+        }
         let Ok(response) = self.router.call(request).await;
-        let held: Option<(Held, Held)> = Some((whole, down));
+        let held = Some((Cost::new(whole), down));
         response.map(|body| Download::new(Body::new(body), held, None))
     }
 }

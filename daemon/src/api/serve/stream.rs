@@ -13,9 +13,10 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::met;
-use crate::api::budget::{Held, Place};
+use crate::api::budget::{Cost, Held};
 use crate::api::error;
 use crate::api::limits::{ANSWER_CHUNK, ANSWER_PATIENCE, MESSAGE_PATIENCE, READER_PATIENCE};
+use crate::api::turns;
 
 /// Bytes before each message: whether it is compressed, and its length (gRPC over HTTP/2).
 const PREFIX: usize = 5;
@@ -202,15 +203,19 @@ pub(super) struct Download {
     inner: Body,
     rest: Bytes,
     /// The request's own share, and what of the answer is here. None: it was refused.
-    held: Option<(Held, Held)>,
+    held: Option<(Cost, Held)>,
     /// Its turn to be made.
-    making: Option<Place>,
+    making: Option<turns::Turn>,
     turn: Option<Arc<Turn>>,
     over: bool,
 }
 
 impl Download {
-    pub(super) fn new(inner: Body, held: Option<(Held, Held)>, making: Option<Place>) -> Self {
+    pub(super) fn new(
+        inner: Body,
+        held: Option<(Cost, Held)>,
+        making: Option<turns::Turn>,
+    ) -> Self {
         Self {
             inner,
             rest: Bytes::new(),
@@ -316,10 +321,10 @@ mod tests {
         }
     }
 
-    fn held() -> (Held, Held) {
+    fn held() -> (Cost, Held) {
         let (budget, tenant) = (Budget::default(), Name::new("alice").unwrap());
         let hold = || budget.hold(Kind::Call, &tenant, 0).unwrap();
-        (hold(), hold())
+        (Cost::new(hold()), hold())
     }
 
     /// How long an answer is offered to a reader that takes a piece of it so often.

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use evenkeel_core::command::Caller;
 use evenkeel_core::id::Name;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout_at};
 
 use super::seats::Who;
 use super::tls::{Tls, TlsError, shown};
@@ -61,48 +62,24 @@ pub(super) async fn tcp_loop(server: Arc<Server>, listener: TcpListener, door: T
 }
 
 impl Server {
-    /// Takes in new certificates, and tells what is wrong with them.
+    /// Takes in new certificates, and tells all that is wrong with them.
     fn look_at_files(&self, tls: &Tls) {
-        let trouble = match tls.refresh() {
-            Ok(true) => {
-                tracing::info!("the certificates were read again");
-                None
-            }
-            Ok(false)
-                if self
-                    .ctx
-                    .certificates
-                    .load()
-                    .as_ref()
-                    .is_some_and(|t| t.sticks) =>
-            {
-                return;
-            }
-            Ok(false) => None,
-            Err(error) => {
-                let why = anyhow::Error::new(error);
-                Some(format!(
-                    "new certificates cannot be used, the old ones are in force: {why:#}"
-                ))
-            }
-        };
-        let trouble = match trouble {
-            Some(text) => Some(CertificateTrouble { text, sticks: true }),
-            None => tls
-                .trouble(SystemTime::now())
-                .map(|text| CertificateTrouble {
-                    text,
-                    sticks: false,
-                }),
-        };
+        let looked = tls.refresh();
+        if looked.read {
+            tracing::info!("the certificates were read again");
+        }
+        let unusable = looked.failed.map(|why| {
+            format!("new certificates cannot be used, the old ones are in force: {why}")
+        });
+        let ending = tls.trouble(SystemTime::now());
+        let troubles: Vec<String> = unusable.into_iter().chain(ending).collect();
         let told = self.ctx.certificates.load_full();
-        let is_new = trouble.as_ref().map(|t| &t.text) != told.as_ref().map(|t| &t.text);
-        if let Some(trouble) = trouble.as_ref().filter(|_| is_new) {
-            tracing::error!("ALARM: {}", trouble.text);
+        for trouble in troubles.iter().filter(|trouble| !told.contains(trouble)) {
+            tracing::error!("ALARM: {trouble}");
             metrics::counter!("evenkeel_alarms_total", "alarm" => "certificates").increment(1);
         }
-        if is_new {
-            self.ctx.certificates.store(trouble.map(Arc::new));
+        if *told != troubles {
+            self.ctx.certificates.store(Arc::new(troubles));
         }
     }
 
@@ -128,7 +105,7 @@ impl Server {
     }
 
     fn tls(self: &Arc<Self>, stream: TcpStream, from: SocketAddr, tls: Arc<Tls>) {
-        let Some(handshake) = self.handshakes.take(Who::Address(from.ip())) else {
+        let Some(handshake) = self.handshakes.take(Who::at(from.ip())) else {
             return refused_connection("tls");
         };
         let _ = stream.set_nodelay(true); // a hint
@@ -138,8 +115,10 @@ impl Server {
         };
         let server = self.clone();
         self.ctx.tasks.spawn(async move {
+            // One deadline over all that a stranger may keep us waiting with.
+            let deadline = Instant::now() + FIRST_BYTE;
             let audit = &server.ctx.config.audit;
-            let stream = match tokio::time::timeout(FIRST_BYTE, tls.accept(stream)).await {
+            let stream = match timeout_at(deadline, tls.accept(stream)).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
                     return audit.refused(by.refusal(HANDSHAKE, &error.to_string()));
@@ -148,10 +127,14 @@ impl Server {
             };
             let visitor = server.visitor(shown(&stream), by, tls.trust_domain());
             let (reader, writer) = tokio::io::split(stream);
-            let Some(stream) = greeted(reader, writer).await else {
+            let greeting = timeout_at(deadline, greeted(reader, writer));
+            let Ok(Some(stream)) = greeting.await else {
                 return;
             };
             let who = match &visitor {
+                Visitor::Peer(peer) if peer.caller.admin => {
+                    Who::AdminOf(peer.caller.tenant.clone())
+                }
                 Visitor::Peer(peer) => Who::Tenant(peer.caller.tenant.clone()),
                 Visitor::Stranger(..) => Who::Anybody,
             };
@@ -181,12 +164,4 @@ impl Server {
             Err(stranger) => Visitor::Stranger(by.into(), stranger.into()),
         }
     }
-}
-
-/// What is wrong with the daemon's certificates.
-pub(in crate::api) struct CertificateTrouble {
-    /// In words.
-    pub(in crate::api) text: String,
-    /// True until the files change again.
-    sticks: bool,
 }

@@ -77,16 +77,25 @@ struct Loaded {
 }
 
 /// The files as they were.
-#[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// When they were last read, whether that led to anything or not.
+    /// When they were last read to some use.
     read: [Option<Stamp>; 3],
     /// When they were last looked at.
     looked: [Option<Stamp>; 3],
+    /// Why they could not be used when they were tried last.
+    failed: Option<String>,
 }
 
-/// Enough of a file to see that it is another, or has changed.
-type Stamp = (u64, u64, u64, i64, i64);
+/// What a look at the files has found.
+pub(super) struct Looked {
+    /// They were read, and are in force.
+    pub(super) read: bool,
+    /// Why those that are there cannot be used; none: they can, or nobody has tried yet.
+    pub(super) failed: Option<String>,
+}
+
+/// Enough of a file to see that it is another, or has changed: its time of change is the kernel's, and nobody sets it back.
+type Stamp = (u64, u64, u64, [i64; 4]);
 
 impl TlsFiles {
     fn all(&self) -> [&Path; 3] {
@@ -96,7 +105,8 @@ impl TlsFiles {
     fn stamps(&self) -> [Option<Stamp>; 3] {
         self.all().map(|path| {
             let m = std::fs::metadata(path).ok()?;
-            Some((m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec()))
+            let times = [m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec()];
+            Some((m.dev(), m.ino(), m.len(), times))
         })
     }
 
@@ -155,27 +165,37 @@ impl Tls {
             seen: Mutex::new(Seen {
                 read: seen,
                 looked: seen,
+                failed: None,
             }),
         })
     }
 
     /// Reads the files again if one of them has changed since they were read, and none since the last look: they are
-    /// replaced one after the other, and half of them are of no use. Connections that come from now on see the new ones. What is
-    /// there but cannot be used leaves everything as it was.
-    ///
-    /// # Errors
-    /// When what is there now cannot be used.
-    pub(super) fn refresh(&self) -> Result<bool, TlsError> {
+    /// replaced one after the other, and half of them are of no use. Connections that come from now on see the new ones.
+    /// What is there but cannot be used leaves everything as it was, and is tried again with the next look: what was in
+    /// the way may pass without a change of the files.
+    pub(super) fn refresh(&self) -> Looked {
         let stamps = self.files.stamps();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let settled = seen.looked == stamps;
         seen.looked = stamps;
-        if !settled || seen.read == stamps {
-            return Ok(false);
+        let mut read = false;
+        if settled {
+            seen.failed = None;
+            if seen.read != stamps {
+                match self.files.load() {
+                    Ok(loaded) => {
+                        self.current.store(Arc::new(loaded));
+                        (seen.read, read) = (stamps, true);
+                    }
+                    Err(error) => seen.failed = Some(format!("{:#}", anyhow::Error::new(error))),
+                }
+            }
         }
-        seen.read = stamps;
-        self.current.store(Arc::new(self.files.load()?));
-        Ok(true)
+        Looked {
+            read,
+            failed: seen.failed.clone(),
+        }
     }
 
     /// What a person should know of the daemon's certificate; none: it is good for a while.
@@ -251,4 +271,73 @@ fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let seconds = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
     Some(UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    /// A certificate that is its own CA, and its key.
+    fn pair(folder: &Path) -> TlsFiles {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::default().self_signed(&key).unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        TlsFiles {
+            certificate: write("c.pem", &certificate.pem()),
+            key: write("k.pem", &key.serialize_pem()),
+            client_ca: write("ca.pem", &certificate.pem()),
+            trust_domain: "lab".into(),
+        }
+    }
+
+    /// Once they lie still.
+    fn look(tls: &Tls) -> Looked {
+        let _ = tls.refresh();
+        tls.refresh()
+    }
+
+    #[test]
+    fn a_file_that_was_written_over_with_the_old_time_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = pair(folder.path());
+        let tls = Tls::open(files.clone()).unwrap();
+        assert!(!look(&tls).read);
+        let text = std::fs::read(&files.key).unwrap();
+        let old = std::fs::metadata(&files.key).unwrap().modified().unwrap();
+        let file = std::fs::File::options()
+            .write(true)
+            .open(&files.key)
+            .unwrap();
+        io::Write::write_all(&mut &file, &text).unwrap();
+        file.set_modified(old).unwrap();
+        // The clock of files is coarse.
+        let start = std::time::Instant::now();
+        while !look(&tls).read {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            file.set_modified(old).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_tried_again_and_told_until_it_can() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = pair(folder.path());
+        let tls = Tls::open(files.clone()).unwrap();
+        let kept = folder.path().join("kept");
+        std::fs::rename(&files.key, &kept).unwrap();
+        for _ in 0..3 {
+            let failed = look(&tls).failed.unwrap();
+            assert!(failed.contains("cannot read tls.key"), "{failed}");
+        }
+        std::fs::rename(&kept, &files.key).unwrap();
+        assert!(tls.refresh().failed.is_some(), "not known yet");
+        let looked = tls.refresh();
+        assert!(looked.failed.is_none());
+    }
 }
