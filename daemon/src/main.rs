@@ -26,13 +26,14 @@ use evenkeeld::backend::emulated::{EmulatedBackend, Started};
 use evenkeeld::backend::{Backend, cpu, cpu::CpuBackend};
 use evenkeeld::clock::Clock;
 use evenkeeld::config::Config;
-use evenkeeld::controller::{self, Controller};
+use evenkeeld::controller::{self, Controller, Fatal};
 use evenkeeld::discover::{Found, Sources, discover};
 use evenkeeld::handle::{Failure, Handle};
 use evenkeeld::ledger::{self, History};
 use evenkeeld::{descriptors, logging, reconcile, service, traces};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// After this the process ends, whatever still runs: leases are in the ledger, and enforcement stands by itself.
@@ -168,17 +169,13 @@ async fn run(
     let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
     let mut owner = tokio::spawn(controller.run(stop.clone()));
     install(&handle, &found).await?;
+    let traces = follow(&config, &handle, &stop).await;
     let (commands, observed) = mpsc::channel(OBSERVATIONS_MAX);
     let troubles = reconcile::Troubles::default();
     let backends = backends(&config, &found);
     let pool = (found.node.clone(), found.unavailable.clone());
     let period = Duration::from_millis(config.leases.reconcile_ms);
     let (serves, watched) = (serves(&found), handle.clone());
-    let (traced, name, trail) = (
-        config.traces.clone(),
-        config.node_name(),
-        ledger_config(&config),
-    );
     let config = api::Config {
         connections,
         ..api_config(&config, found, troubles.clone())?
@@ -199,14 +196,6 @@ async fn run(
         backends,
     );
     device.keep();
-    let traces = traces::spawn(
-        &traced,
-        name,
-        watched.clone(),
-        History::new(&trail),
-        stop.clone(),
-    )
-    .await;
     tracing::info!(socket = %api.socket.display(), tcp = ?api.tcp, rest = ?api.rest, "ready");
     service::ready(serves, watched, closing.clone());
 
@@ -214,13 +203,7 @@ async fn run(
         ended = &mut owner => Some(ended),
         () = asked => None,
     };
-    if let Some(Ok(Err(error))) = &ended {
-        let why = std::error::Error::source(error).map(ToString::to_string);
-        tracing::error!(%error, why, "ALARM: the daemon ends by itself; start it again");
-        service::stopping(&format!("ending by itself: {error}"));
-    } else {
-        service::stopping("stopping; leases and their limits stay");
-    }
+    say_why(ended.as_ref());
     // Nothing is revoked: leases outlive the daemon, and so do their limits.
     closing.cancel();
     let rest = async {
@@ -242,6 +225,31 @@ async fn run(
             format!("could not stop within {STOP_WITHIN:?}; what was acknowledged is in the ledger")
         })?;
     Ok(ended.context("the controller panicked")??)
+}
+
+/// Leases' lives go to a collector, where one is set.
+async fn follow(
+    config: &Config,
+    handle: &Handle,
+    stop: &CancellationToken,
+) -> Option<JoinHandle<()>> {
+    let history = History::new(&ledger_config(config));
+    let (traces, node) = (&config.traces, config.node_name());
+    traces::spawn(traces, node, handle.clone(), history, stop.clone()).await
+}
+
+/// How the controller ended, where it did so by itself.
+type Ended = Result<Result<(), Fatal>, JoinError>;
+
+/// Says why the daemon ends.
+fn say_why(ended: Option<&Ended>) {
+    if let Some(Ok(Err(error))) = ended {
+        let why = std::error::Error::source(error).map(ToString::to_string);
+        tracing::error!(%error, why, "ALARM: the daemon ends by itself; start it again");
+        service::stopping(&format!("ending by itself: {error}"));
+    } else {
+        service::stopping("stopping; leases and their limits stay");
+    }
 }
 
 /// What is installed is known before anybody can ask for it.

@@ -1,5 +1,4 @@
 //! Curves: what a fit says at, between and beyond its points.
-use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
