@@ -18,7 +18,9 @@ use crate::trail::Trail;
 /// Clients that load the daemon meanwhile.
 const CLIENTS: usize = 16;
 /// A client keeps one in so many of its leases: the copy has live ones.
-const KEPT: u64 = 8;
+const KEPT: u64 = 64;
+/// And so many at most: all of them together are half of the pool.
+const KEPT_MOST: u64 = 256;
 /// Longer than the measurement: no lease ends by itself.
 const TTL_MS: u64 = 3_600_000;
 
@@ -124,7 +126,7 @@ async fn client(
         };
         let granted = leases.acquire_lease(request.clone()).await?.into_inner();
         let lease = granted.lease.context("a grant without a lease")?;
-        let kept = n % KEPT == 0;
+        let kept = n % KEPT == 0 && n / KEPT < KEPT_MOST;
         told.note(lease.id, request, kept);
         if !kept {
             let release = pb::ReleaseLeaseRequest {
