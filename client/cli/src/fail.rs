@@ -4,7 +4,7 @@
 //! codes of `env` and `timeout`: 125, 126, 127.
 use std::fmt;
 
-use evenkeel_client::Error;
+use evenkeel_client::{Address, Error, TlsError};
 
 /// The codes, for `--help`.
 pub(crate) const EXIT_CODES: &str = "\
@@ -108,6 +108,21 @@ fn from_client(error: &Error, what: &dyn fmt::Display) -> Failure {
             "Is it running? Start it with `systemctl start evenkeeld` or `evenkeeld --config FILE`; \
              for another socket use --socket or EVENKEEL_SOCKET.",
         ),
+        Error::Unavailable {
+            address: Address::Https(_),
+            ..
+        } => failure.code(UNREACHED).hint(
+            "It may be starting or overloaded, it may not speak TLS there, or it has refused this certificate: then its \
+             audit.jsonl says so.",
+        ),
+        Error::Unavailable {
+            address: Address::Http(_),
+            ..
+        } => failure.code(UNREACHED).hint(
+            "It may be starting or overloaded, or that port asks for TLS: https://, with a certificate.",
+        ),
+        Error::Tls(TlsError::File { .. }) => failure.code(USAGE),
+        Error::Tls(_) => failure.code(UNREACHED),
         Error::Unavailable { .. } => failure.code(UNREACHED).hint(
             "It may be starting, overloaded, or not ours to talk to; \
              see `journalctl -u evenkeeld` and the permissions of its socket.",

@@ -316,7 +316,12 @@ impl Config {
         );
         let uri = traces.endpoint.parse::<Uri>().ok();
         let is_plain = uri.is_some_and(|uri| {
-            uri.scheme_str() == Some("http") && uri.port_u16().is_some() && uri.path() == "/"
+            let text = &traces.endpoint;
+            uri.scheme_str() == Some("http")
+                && uri.host().is_some_and(|host| !host.is_empty())
+                && uri.port_u16().is_some_and(|port| port > 0)
+                && uri.path() == "/"
+                && !text.contains(['?', '#', '@'])
         });
         check.unless(is_plain, "traces.endpoint", || {
             format!(

@@ -160,6 +160,26 @@ fn a_line_of_the_tenant_map_that_nobody_matches_is_refused() {
 }
 
 #[test]
+fn a_collectors_address_is_one() {
+    for endpoint in [
+        "127.0.0.1:4317",
+        "https://collector:4317",
+        "http://collector",
+        "http://:4317",
+        "http://collector:0",
+        "http://collector:4317/v1/traces",
+        "http://collector:4317?x=1",
+        "http://me:word@collector:4317",
+    ] {
+        let line = format!("[traces]\nendpoint = {endpoint:?}");
+        refused(&line, &["traces.endpoint", endpoint, "OTLP over gRPC"]);
+    }
+    refused("[traces]\nsample = 1.5", &["traces.sample", "from 0 to 1"]);
+    let good = read("[traces]\nendpoint = \"http://127.0.0.1:4317\"").unwrap();
+    assert_eq!(good.traces.endpoint, "http://127.0.0.1:4317");
+}
+
+#[test]
 fn values_out_of_range_say_what_would_be_right() {
     refused(
         "[leases]\nttl_ms = 1",

@@ -78,6 +78,14 @@ pub enum BackupError {
         /// The file.
         path: PathBuf,
     },
+    /// The copy is something else.
+    #[error("{path} is no copy of a ledger that can be restored: {why}")]
+    NotACopy {
+        /// The copy.
+        path: PathBuf,
+        /// What it is.
+        why: String,
+    },
     /// The copy contradicts itself.
     #[error("{path} is damaged, or breaks an invariant of the ledger ({what}); use another copy")]
     Broken {

@@ -27,6 +27,17 @@ pub enum OpenError {
         /// What the system said.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// What was committed last is there, and what it belongs to is not.
+    #[error(
+        "the ledger {path} is not there or empty, and its log {log} has what was committed last: put the file back where \
+         it was, or restore a copy (`evenkeeld restore`, which keeps the log). To begin anew, move the log away"
+    )]
+    LogAlone {
+        /// The ledger.
+        path: PathBuf,
+        /// Its log.
+        log: PathBuf,
+    },
     /// The file has another name elsewhere, by which another daemon could open it.
     #[error(
         "the ledger {path} has more than one hard link, and SQLite's log belongs to one name; remove the other link, \

@@ -22,7 +22,7 @@ use super::error::{CORRUPT, NOTADB, READONLY, primary};
 use super::read::{self, Rows};
 use super::schema::{BOOKKEEPING, Schema};
 use super::write::Ledger;
-use super::{APPLICATION_ID, Config, OpenError, SQLITE_LEAST, hand_over, load};
+use super::{APPLICATION_ID, Config, OpenError, SQLITE_LEAST, beside, hand_over, load};
 
 /// With less free space than this an error at the start is put down to it: SQLite's index of the write-ahead log,
 /// and what the first transactions add to that log.
@@ -72,6 +72,7 @@ pub async fn open_with(mut config: Config, schema: &Schema) -> Result<Opened, Op
     let lock = take_lock(&config)?;
     let warnings = judge_file_system(&config);
     sniff(&config.path, schema.newest())?;
+    has_its_file(&config.path)?;
     let (conn, rows) = match prepare(&config, schema).await {
         Err(error) if Ballast::of(&config).give_way(OPEN_NEEDS_BYTES) => {
             tracing::warn!(%error, "the disk of the ledger is full; it is opened on the ballast's space");
@@ -204,6 +205,20 @@ fn judge_file_system(config: &Config) -> Vec<String> {
     );
     tracing::warn!(path = %config.path.display(), file_system = name, "{text}");
     vec![text]
+}
+
+/// A log without its ledger is what was committed last before somebody lost the file. SQLite would remove it. (A new
+/// ledger is never so: its first page is in the file before there is a log.)
+fn has_its_file(path: &Path) -> Result<(), OpenError> {
+    let is_empty = path.metadata().map_or(0, |file| file.len()) == 0;
+    let log = beside(path, "-wal");
+    match log.metadata() {
+        Ok(found) if is_empty && found.len() > 0 => Err(OpenError::LogAlone {
+            path: path.to_owned(),
+            log,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Looks at the file's first 100 bytes before SQLite may write to it. (What an unfinished WAL says is asked

@@ -51,7 +51,7 @@ pub async fn restore(
             path: from.to_owned(),
         });
     }
-    sniff(from, SCHEMA)?;
+    sniff(from, SCHEMA).map_err(|e| about(e.into(), from))?;
     make_folder(config.folder())?;
     config.path = one_name(&config)?;
     let _lock = take_lock(&config)?;
@@ -206,7 +206,10 @@ fn knows(then: Option<&Lease>, now: &Lease) -> bool {
 /// The copy in the ledger's folder, under no name of its own yet; for whoever owns that folder.
 fn take_in(config: &Config, from: &Path) -> Result<NamedTempFile, BackupError> {
     let taken = || -> io::Result<NamedTempFile> {
-        let mut part = NamedTempFile::new_in(config.folder())?;
+        let prefix = unfinished(config);
+        forget_unfinished(config, &prefix);
+        let part = tempfile::Builder::new().prefix(&prefix).suffix(".part");
+        let mut part = part.tempfile_in(config.folder())?;
         io::copy(&mut File::open(from)?, part.as_file_mut())?;
         hand_over(part.as_file(), config.folder())?;
         Ok(part)
@@ -217,17 +220,41 @@ fn take_in(config: &Config, from: &Path) -> Result<NamedTempFile, BackupError> {
     })
 }
 
+/// How the name of a copy begins that is not whole yet.
+fn unfinished(config: &Config) -> String {
+    let name = config.path.file_name().unwrap_or_default();
+    format!(".{}.restore-", name.to_string_lossy())
+}
+
+/// Removes what restores have left that were killed. Only one runs at a time: it has the ledger's lock.
+fn forget_unfinished(config: &Config, prefix: &str) {
+    let entries = fs::read_dir(config.folder()).into_iter().flatten();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(prefix) && name.ends_with(".part") {
+            let _ = fs::remove_file(entry.path()); // the next one tries again
+        }
+    }
+}
+
 /// An error about the file that a person named, not about the one that we made of it.
 fn about(error: BackupError, from: &Path) -> BackupError {
-    match error {
+    let path = from.to_owned();
+    let why = match error {
         BackupError::Broken { what, .. } | BackupError::Open(OpenError::Damaged { what, .. }) => {
-            BackupError::Broken {
-                path: from.to_owned(),
-                what,
-            }
+            return BackupError::Broken { path, what };
         }
-        other => other,
-    }
+        BackupError::Open(OpenError::NotALedger { what, .. }) => format!("it is {what}"),
+        BackupError::Open(OpenError::ReadOnly { source, .. }) => {
+            format!("it cannot be read: {source}")
+        }
+        BackupError::Open(OpenError::Newer { found, known, .. }) => format!(
+            "it has schema {found}, and this daemon knows up to {known}; restore it with the newer daemon"
+        ),
+        other => return other,
+    };
+    BackupError::NotACopy { path, why }
 }
 
 /// Folds a ledger's log into it, if that can be done.

@@ -92,7 +92,12 @@ impl<S: Sink> Follower<S> {
         let mut changes = handle.changes();
         let mut again = PAUSE;
         loop {
-            let pause = match self.round().await {
+            // A round that is cut off is done again: the same lives have the same ids.
+            let done = tokio::select! {
+                () = stop.cancelled() => break,
+                done = self.round() => done,
+            };
+            let pause = match done {
                 Ok(()) => {
                     again = PAUSE;
                     PAUSE
@@ -118,6 +123,13 @@ impl<S: Sink> Follower<S> {
     /// Sends what has ended since the last round.
     async fn round(&mut self) -> Result<(), RoundError> {
         let newest = self.newest().await?;
+        let sent = self.send_until(newest).await;
+        let waiting = newest.saturating_sub(self.done.unwrap_or(newest));
+        metrics::gauge!("evenkeel_traces_waiting_events").set(waiting as f64);
+        sent
+    }
+
+    async fn send_until(&mut self, newest: u64) -> Result<(), RoundError> {
         let mut done = self.done.unwrap_or(newest);
         if newest.saturating_sub(done) > BACKLOG_MAX {
             let kept = newest - BACKLOG_MAX;

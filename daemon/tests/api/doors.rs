@@ -464,9 +464,13 @@ async fn rest_is_seen_by_token_or_by_the_connections_user() {
         ])
         .await;
     // What is nobody's is shown to everybody.
-    for path in ["/healthz", "/metrics", "/openapi.json"] {
+    for path in ["/healthz", "/openapi.json"] {
         assert_eq!(house.shown(path, "other").await.status, 200, "{path}");
     }
+    // But a scraper whose token has ended has to notice.
+    assert_eq!(house.shown("/metrics", "").await.status, 200);
+    let scraped = house.shown("/metrics", "ended").await;
+    scraped.is_problem("it has ended", 401, "BAD_TOKEN");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

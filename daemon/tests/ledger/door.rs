@@ -126,6 +126,27 @@ fn foreign_files_and_newer_schemas_are_left_alone() {
 }
 
 #[test]
+fn a_log_without_its_ledger_is_kept() {
+    block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        ledger_with_a_lease(&config).await;
+        let log = folder.path().join("ledger.db-wal");
+        fs::write(&log, "what was committed last").unwrap();
+        fs::remove_file(&config.path).unwrap();
+        for _ in 0..2 {
+            let error = refused(&config).await;
+            assert!(matches!(error, OpenError::LogAlone { .. }), "{error:?}");
+            assert_eq!(fs::read_to_string(&log).unwrap(), "what was committed last");
+            // Nor beside an empty one.
+            fs::write(&config.path, "").unwrap();
+        }
+        fs::remove_file(&log).unwrap();
+        open(&config).await.ledger.close().await;
+    });
+}
+
+#[test]
 fn a_damaged_file_is_noticed() {
     block_on(async {
         let folder = tempfile::tempdir().unwrap();

@@ -5,9 +5,10 @@ use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
 use crate::out;
 
-/// Grant nothing new and ask holders to finish
+/// Grant nothing new, and ask all holders to give their leases back now
 ///
-/// Leases that are held stay held until their holders give them back. For admins.
+/// `evenkeel run` ends its command with SIGTERM, and with SIGKILL after its --grace. To let work come to its end, wait
+/// until `evenkeel leases` is empty first. Leases that are held stay held until their holders give them back. For admins.
 #[derive(Args, Debug)]
 pub(crate) struct DrainArgs {
     /// Grant again
@@ -26,8 +27,10 @@ pub(crate) async fn run(globals: &Globals, args: DrainArgs) -> Result<(), Failur
         out::json(&node);
     } else if node.draining {
         out::note(format_args!(
-            "{} grants nothing new; {} leases are still held (evenkeel leases)",
-            node.name, node.live_leases
+            "{} grants nothing new, and asks for what is held: {} lease{} until now (evenkeel leases)",
+            node.name,
+            node.live_leases,
+            if node.live_leases == 1 { "" } else { "s" }
         ));
     } else {
         out::note(format_args!("{} grants again", node.name));

@@ -215,7 +215,8 @@ fn check(d: &Durable, v: &Volatile, a: &Acquire) -> Result<(), Rejection> {
         (PoolKind::Synthetic, true) => {
             return invalid(
                 "unenforced",
-                "this pool is synthetic, so nobody enforces a lease; ask with unenforced = true"
+                "this pool is synthetic: its leases are entries in the ledger, and nothing can be bound to one (over gRPC, ask with \
+                 unenforced = true)"
                     .into(),
             );
         }

@@ -68,7 +68,10 @@ impl Known {
 pub(super) fn known(ctx: &Context, headers: &HeaderMap, from: Option<&From>) -> Known {
     let tenants = &ctx.config.tenants;
     let uid = from.and_then(|from| from.uid);
-    let found = match headers.get(header::AUTHORIZATION) {
+    let mut shown = headers.get_all(header::AUTHORIZATION).iter();
+    let found = match shown.next() {
+        // Which of two is meant nobody can tell.
+        Some(_) if shown.next().is_some() => Err(Stranger::TokenForm),
         Some(value) => match bearer(value) {
             Some(token) => tenants.by_token(token, uid, now()),
             None => Err(Stranger::TokenForm),
@@ -174,18 +177,19 @@ impl FromRequestParts<Arc<Context>> for Ends {
     }
 }
 
-/// Whoever looks at what everybody may see; who is not known sees nobody's.
+/// Whoever looks at what everybody may see. Who is not known sees nobody's; who shows a token shows a good one, or a
+/// scraper whose token has ended would miss what it came for and not notice.
 pub(super) struct Anybody(pub(super) Caller);
 
 impl FromRequestParts<Arc<Context>> for Anybody {
-    type Rejection = Infallible;
+    type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, ctx: &Arc<Context>) -> Result<Self, Infallible> {
-        let viewer = Viewer::from_request_parts(parts, ctx).await;
-        let nobody = || Caller::user(Name::unknown());
-        Ok(Self(
-            viewer.map_or_else(|_| nobody(), |Viewer(caller)| caller),
-        ))
+    async fn from_request_parts(parts: &mut Parts, ctx: &Arc<Context>) -> Result<Self, Problem> {
+        match Viewer::from_request_parts(parts, ctx).await {
+            Ok(Viewer(caller)) => Ok(Self(caller)),
+            Err(refused) if parts.headers.contains_key(header::AUTHORIZATION) => Err(refused),
+            Err(_) => Ok(Self(Caller::user(Name::unknown()))),
+        }
     }
 }
 

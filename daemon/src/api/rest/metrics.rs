@@ -128,7 +128,11 @@ const COUNTERS: [(&str, &str); 16] = [
     ),
 ];
 /// What has a value now.
-const GAUGES: [(&str, &str); 2] = [
+const GAUGES: [(&str, &str); 3] = [
+    (
+        "evenkeel_traces_waiting_events",
+        "Events of the audit trail that traces have not come to yet; rises while the collector takes none.",
+    ),
     ("evenkeel_connections", "Open connections."),
     (
         "evenkeel_ledger_degraded",
@@ -174,7 +178,10 @@ fn describe() {
     path = "/metrics",
     operation_id = "getMetrics",
     tag = "daemon",
-    responses((status = 200, body = String, content_type = "text/plain"))
+    responses(
+        (status = 200, body = String, content_type = "text/plain"),
+        (status = 401, description = "A token was shown that is not valid here.")
+    )
 )]
 pub(super) async fn show(
     Extract(ctx): Extract<Arc<Context>>,

@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::uri::Authority;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -99,8 +100,11 @@ fn routes() -> Vec<(&'static str, Offer, MethodRouter<Arc<Context>>)> {
 /// Local names only, an answer in time, and only what the client does not have.
 async fn guarded(State(ctx): Shared, mut request: Request, next: Next) -> Response {
     let asked = request.headers().clone();
-    let host = asked.get(header::HOST).and_then(|h| h.to_str().ok());
-    if host.is_some_and(|host| !access::is_local(host)) {
+    // Each name that the request gives: RFC 9112 lets the target's go before the header, and has one header at most.
+    let named = asked.get_all(header::HOST).iter();
+    let mut named = named.map(|host| host.to_str().unwrap_or("?"));
+    let target = request.uri().authority().map(Authority::as_str);
+    if !named.all(access::is_local) || !target.is_none_or(access::is_local) {
         let detail = "this address answers only to localhost, 127.0.0.1 and [::1]";
         return Problem::new(StatusCode::MISDIRECTED_REQUEST, "OTHER_HOST", detail).into_response();
     }

@@ -3,13 +3,15 @@
 //!
 //! A connection is never resumed: a resumed one would not check the client again (RFC 8446, section 2.2), so there are
 //! no tickets and no stored sessions. Whom a genuine certificate is for is `identity`'s and `tenants`'.
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
+use nix::fcntl::OFlag;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -246,14 +248,26 @@ fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
         path: path.to_owned(),
         source,
     };
-    if std::fs::metadata(path).map_err(failed)?.len() > FILE_MAX {
+    // A pipe in its place would keep who opens it waiting.
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path);
+    let file = opened.map_err(failed)?;
+    let about = file.metadata().map_err(failed)?;
+    if !about.is_file() {
+        return Err(wrong(key, path, "it is no regular file".into()));
+    }
+    if about.len() > FILE_MAX {
         return Err(wrong(
             key,
             path,
             format!("it has more than {FILE_MAX} bytes"),
         ));
     }
-    std::fs::read(path).map_err(failed)
+    let mut text = Vec::new();
+    file.take(FILE_MAX).read_to_end(&mut text).map_err(failed)?;
+    Ok(text)
 }
 
 /// At least one certificate.
@@ -294,6 +308,16 @@ mod tests {
             client_ca: write("ca.pem", &certificate.pem()),
             trust_domain: "lab".into(),
         }
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = pair(folder.path());
+        std::fs::remove_file(&files.key).unwrap();
+        nix::unistd::mkfifo(&files.key, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = Tls::open(files).unwrap_err().to_string();
+        assert!(error.contains("no regular file"), "{error}");
     }
 
     /// Once they lie still.

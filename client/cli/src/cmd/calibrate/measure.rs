@@ -303,6 +303,14 @@ fn conclude(globals: &Globals, works: Vec<Work<'_>>, interrupted: bool) -> Resul
             ));
         }
     }
+    // Who calibrates in a script goes on only with something to go on with.
+    let got = |s: &StageSummary| s.measured + s.does_not_fit + s.known_before;
+    let nothing = stages.iter().map(got).sum::<u32>() == 0;
+    if nothing && stages.iter().any(|s| s.skipped > 0) && !interrupted {
+        return Err(Failure::new(
+            "nothing was measured: every point was skipped, for the reasons above",
+        ));
+    }
     if interrupted {
         return Err(Failure::new("interrupted; what was measured is stored")
             .code(130)

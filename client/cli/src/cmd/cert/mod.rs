@@ -19,6 +19,11 @@ use crate::out;
 /// Years of a CA: as long as a server lives.
 const CA_DAYS: u32 = 3_650;
 
+/// Days of a daemon's certificate: a year.
+const DAEMON_DAYS: u32 = 365;
+/// Days of a client's.
+const CLIENT_DAYS: u32 = 30;
+
 /// Between a tenant and a job in a file's name. No name in a certificate may hold it, or the job `b` of tenant `a` and a
 /// tenant `a-job-b` would have the same files.
 const JOB_OF: &str = "+job-";
@@ -52,7 +57,7 @@ struct InitArgs {
     #[arg(long, default_value = "evenkeel", value_parser = trust_domain)]
     trust_domain: String,
     /// How long the daemon's certificate is good
-    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=i64::from(CA_DAYS)))]
+    #[arg(long, default_value_t = DAEMON_DAYS, value_parser = clap::value_parser!(u32).range(1..=i64::from(CA_DAYS)))]
     days: u32,
 }
 
@@ -70,9 +75,10 @@ struct IssueArgs {
     /// A new certificate for the daemon, reached by this name or address (several times for several)
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
-    /// How long it is good: short is safe, since there is no list of those that were taken back
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=i64::from(CA_DAYS)))]
-    days: u32,
+    /// How long it is good: 30 days for a tenant (short is safe, since there is no list of those that were taken back), 365
+    /// for the daemon
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(CA_DAYS)))]
+    days: Option<u32>,
     /// Where to, without `.pem` and `.key`: by default a name after whom it is for, in the CA's folder. Only a certificate
     /// for the same is replaced
     #[arg(long, value_name = "PATH")]
@@ -169,7 +175,11 @@ fn issue(globals: &Globals, args: &IssueArgs) -> Result<(), Failure> {
         },
         None => Subject::Daemon { hosts: &args.hosts },
     };
-    let made = authority.issue(&subject, args.days)?;
+    let days = match subject {
+        Subject::Client { .. } => CLIENT_DAYS,
+        Subject::Daemon { .. } => DAEMON_DAYS,
+    };
+    let made = authority.issue(&subject, args.days.unwrap_or(days))?;
     let stem = match (&args.out, &args.tenant, &args.job) {
         (Some(out), ..) => absolute(out)?,
         (None, Some(tenant), None) => dir.join(format!("tenant-{tenant}")),
@@ -195,8 +205,9 @@ fn issue(globals: &Globals, args: &IssueArgs) -> Result<(), Failure> {
             pem(&ca).display()
         ),
         None => format!(
-            "Made {} and its key, {}. A daemon whose [tls] names them takes them up by itself.",
+            "Made {} and its key for {}, and no other name, {}. A daemon whose [tls] names them takes them up by itself.",
             certificate.display(),
+            args.hosts.join(", "),
             authority.until(&made)
         ),
     });

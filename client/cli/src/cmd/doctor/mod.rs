@@ -6,7 +6,7 @@ mod node;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evenkeel_client::{Client, EventFilter};
+use evenkeel_client::{Client, Error, EventFilter, TlsError};
 use serde::Serialize;
 
 use crate::args::Globals;
@@ -92,12 +92,9 @@ pub(crate) async fn run(globals: &Globals) -> Result<ExitCode, Failure> {
     let reached = asked.is_ok();
     match asked {
         Ok(answered) => findings.extend(answered),
-        Err(error) => findings.push(Finding::bad(
-            "daemon",
-            error,
-            "Start it with `systemctl start evenkeeld` or `evenkeeld --config FILE`, and see its log (journalctl -u \
-             evenkeeld). For another socket use --socket or EVENKEEL_SOCKET.",
-        )),
+        Err(error) => {
+            findings.push(Finding::bad("daemon", error.to_string(), advice(&error)));
+        }
     }
     if globals.json() {
         out::json(&findings);
@@ -114,15 +111,35 @@ pub(crate) async fn run(globals: &Globals) -> Result<ExitCode, Failure> {
     })
 }
 
+/// What to do where the daemon did not tell how it is.
+const fn advice(error: &Error) -> &'static str {
+    match error {
+        Error::Unavailable { absent: true, .. } => {
+            "Start it with `systemctl start evenkeeld` or `evenkeeld --config FILE`, and see its log (journalctl -u \
+             evenkeeld). For another socket use --socket or EVENKEEL_SOCKET."
+        }
+        Error::Tls(TlsError::ClientRefused { .. }) => {
+            "Get a certificate from the CA that the daemon's tls.client_ca names: `evenkeel cert issue`."
+        }
+        Error::Tls(TlsError::DaemonNotTrusted { .. }) => {
+            "Set EVENKEEL_TLS_CA (--tls-ca) to the ca.pem of that daemon, and ask it by a name in its certificate."
+        }
+        Error::Rejected(_) => "It runs, and refuses: ask the node's admin.",
+        _ => {
+            "See its log (journalctl -u evenkeeld), and above whether this user may use its socket."
+        }
+    }
+}
+
 /// What the daemon says, judged.
-async fn ask(client: &Client) -> Result<Vec<Finding>, String> {
-    let node = client.node().await.map_err(|e| e.to_string())?;
+async fn ask(client: &Client) -> Result<Vec<Finding>, Error> {
+    let node = client.node().await?;
     let newest = EventFilter {
         newest: true,
         limit: Some(1),
         ..EventFilter::default()
     };
-    let events = client.events(&newest).await.map_err(|e| e.to_string())?.0;
+    let events = client.events(&newest).await?.0;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_ms = now.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
     let mut findings = node::findings(&node, env!("CARGO_PKG_VERSION"));
