@@ -178,10 +178,7 @@ fn describe() {
     path = "/metrics",
     operation_id = "getMetrics",
     tag = "daemon",
-    responses(
-        (status = 200, body = String, content_type = "text/plain"),
-        (status = 401, description = "A token was shown that is not valid here.")
-    )
+    responses((status = 200, body = String, content_type = "text/plain"))
 )]
 pub(super) async fn show(
     Extract(ctx): Extract<Arc<Context>>,
