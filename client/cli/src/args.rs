@@ -69,20 +69,23 @@ pub(crate) fn hinted(mut error: clap::Error, line: &[String]) -> clap::Error {
     error
 }
 
+/// Where `--help` puts how the daemon is reached: apart from what a command is about.
+const CONNECTION: &str = "Connection";
+
 /// What every command understands.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Globals {
     /// Where the daemon listens: a socket's path, https://HOST:PORT, or http://127.0.0.1:PORT
-    #[arg(long, global = true, env = SOCKET_VARIABLE, value_parser = address, value_name = "SOCKET")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = SOCKET_VARIABLE, value_parser = address, value_name = "SOCKET")]
     socket: Option<Address>,
     /// For https: this client's certificate, PEM
-    #[arg(long, global = true, env = CERTIFICATE_VARIABLE, value_name = "FILE", hide_short_help = true)]
+    #[arg(long, global = true, help_heading = CONNECTION, env = CERTIFICATE_VARIABLE, value_name = "FILE", hide_short_help = true)]
     tls_cert: Option<PathBuf>,
     /// For https: its private key, PEM
-    #[arg(long, global = true, env = KEY_VARIABLE, value_name = "FILE", hide_short_help = true)]
+    #[arg(long, global = true, help_heading = CONNECTION, env = KEY_VARIABLE, value_name = "FILE", hide_short_help = true)]
     tls_key: Option<PathBuf>,
     /// For https: the CA of the daemon's certificate, PEM
-    #[arg(long, global = true, env = CA_VARIABLE, value_name = "FILE", hide_short_help = true)]
+    #[arg(long, global = true, help_heading = CONNECTION, env = CA_VARIABLE, value_name = "FILE", hide_short_help = true)]
     tls_ca: Option<PathBuf>,
     /// How results are printed
     #[arg(long, short = 'o', global = true, value_enum, default_value_t)]
