@@ -10,6 +10,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(files, ["."])?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     fs::write(out.join("evenkeel.v1.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .codec_path("crate::codec::SmallBuffers")
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! The wire of Evenkeel: the messages and services of `evenkeel.v1`, generated. No logic.
 
+pub mod codec;
+
 /// Version 1. Names and numbers are for ever; see the `.proto` files for units and errors.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod v1 {

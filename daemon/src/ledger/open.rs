@@ -292,7 +292,7 @@ const PRAGMAS: [(&str, &str, &str); 12] = [
     ("wal_autocheckpoint", "1000", "1000"),
     ("journal_size_limit", "67108864", "67108864"),
     ("temp_store", "MEMORY", "2"),
-    ("cache_size", "-32768", "-32768"), // KiB: the pages of 10,000 leases and the ends of the indices stay
+    ("cache_size", "-8192", "-8192"), // KiB: the pages of 10,000 leases and the ends of the indices stay
     ("query_only", "OFF", "0"),
 ];
 
