@@ -208,8 +208,10 @@ fn take_in(config: &Config, from: &Path) -> Result<NamedTempFile, BackupError> {
     let taken = || -> io::Result<NamedTempFile> {
         let prefix = unfinished(config);
         forget_unfinished(config, &prefix);
-        let part = tempfile::Builder::new().prefix(&prefix).suffix(".part");
-        let mut part = part.tempfile_in(config.folder())?;
+        let mut part = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(".part")
+            .tempfile_in(config.folder())?;
         io::copy(&mut File::open(from)?, part.as_file_mut())?;
         hand_over(part.as_file(), config.folder())?;
         Ok(part)
