@@ -290,6 +290,9 @@ fn describe(stage: &str, point: Point) -> String {
 
 fn conclude(globals: &Globals, works: Vec<Work<'_>>, interrupted: bool) -> Result<(), Failure> {
     let stages: Vec<StageSummary> = works.into_iter().map(|w| w.summary).collect();
+    // Who calibrates in a script goes on only with something to go on with.
+    let got = |s: &StageSummary| s.measured + s.does_not_fit + s.known_before;
+    let is_vain = stages.iter().map(got).sum::<u32>() == 0 && stages.iter().any(|s| s.skipped > 0);
     if globals.json() {
         out::json(&Summary {
             stages,
@@ -303,10 +306,7 @@ fn conclude(globals: &Globals, works: Vec<Work<'_>>, interrupted: bool) -> Resul
             ));
         }
     }
-    // Who calibrates in a script goes on only with something to go on with.
-    let got = |s: &StageSummary| s.measured + s.does_not_fit + s.known_before;
-    let nothing = stages.iter().map(got).sum::<u32>() == 0;
-    if nothing && stages.iter().any(|s| s.skipped > 0) && !interrupted {
+    if is_vain && !interrupted {
         return Err(Failure::new(
             "nothing was measured: every point was skipped, for the reasons above",
         ));
