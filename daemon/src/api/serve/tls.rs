@@ -316,7 +316,7 @@ mod tests {
         let files = pair(folder.path());
         std::fs::remove_file(&files.key).unwrap();
         nix::unistd::mkfifo(&files.key, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let error = Tls::open(files).unwrap_err().to_string();
+        let error = Tls::open(files).err().unwrap().to_string();
         assert!(error.contains("no regular file"), "{error}");
     }
 
