@@ -199,7 +199,9 @@ fn what_is_no_copy_is_refused_and_changes_nothing() {
         };
         refused("nothing.db", "there is no copy").await;
         fs::write(path("text.db"), "to whom it may concern\n".repeat(20)).unwrap();
-        refused("text.db", "not a ledger").await;
+        refused("text.db", "text.db is no copy of a ledger").await;
+        fs::write(path("empty.db"), "").unwrap();
+        refused("empty.db", "empty.db is no copy of a ledger").await;
 
         let by_hand = async |name: &str, sql: &str| {
             fs::copy(path("copy.db"), path(name)).unwrap();
