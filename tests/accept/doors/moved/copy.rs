@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use evenkeel_proto::v1 as pb;
 
+use crate::crowd::live;
 use crate::daemon::{Daemon, SYNTHETIC, program};
 use crate::load::{connect, request};
 use crate::row::Row;
@@ -181,14 +182,7 @@ async fn elsewhere(
     trail.same_until(whole, events)?;
 
     let mut leases = connect(&other.socket()).await?;
-    let list = leases.list_leases(pb::ListLeasesRequest::default());
-    let live: BTreeSet<u64> = list
-        .await?
-        .into_inner()
-        .leases
-        .iter()
-        .map(|l| l.id)
-        .collect();
+    let live = live(&other.socket()).await?;
     let ends = trail.ends();
     let granted: BTreeSet<u64> = trail.grants().into_values().flatten().collect();
     let by_trail: BTreeSet<u64> = granted
