@@ -78,7 +78,7 @@ pub enum Error {
     #[error(transparent)]
     Address(#[from] BadAddress),
     /// Mutual TLS failed: trying again changes nothing.
-    #[error("{0}")]
+    #[error(transparent)]
     Tls(TlsError),
     /// An `https://` address without files for mutual TLS.
     #[error(

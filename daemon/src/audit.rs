@@ -115,7 +115,7 @@ impl Audit {
             .spawn(move || write_all(file, &waiting, &writer))?;
         Ok(Self(Some(Arc::new(Desk {
             lines,
-            paces: Mutex::new(Paces::new(Instant::now())),
+            paces: Mutex::default(),
             shared,
         }))))
     }

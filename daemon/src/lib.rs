@@ -3,6 +3,7 @@
 pub mod api;
 pub mod audit;
 pub mod backend;
+mod bucket;
 pub mod clock;
 pub mod config;
 pub mod controller;

@@ -191,15 +191,4 @@ impl Drop for Daemon {
 }
 
 /// A pool that exists only in the ledger: for speed and for crowds.
-pub(crate) const SYNTHETIC: &str = r#"
-[node]
-pool = "synthetic"
-[synthetic]
-cores = 16384
-gpus = 16
-sms = 8192
-memory = "16TiB"
-granularity = 1
-[limits]
-leases = 100000
-"#;
+pub(crate) const SYNTHETIC: &str = evenkeel_bench::peers::POOL;

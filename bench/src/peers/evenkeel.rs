@@ -87,8 +87,9 @@ fn tls(dir: &Path, port: u16) -> anyhow::Result<(String, Address)> {
     Ok((tables, Address::Tls(port, credentials)))
 }
 
-/// A pool of the same size as the peers' counters, in the ledger only: the machine's own cores are few.
-const POOL: &str = r#"
+/// A pool of the same size as the peers' counters, in the ledger only: the machine's own cores are few. `accept` measures
+/// on it, too.
+pub const POOL: &str = r#"
 [node]
 pool = "synthetic"
 [synthetic]
@@ -99,8 +100,6 @@ memory = "16TiB"
 granularity = 1
 [limits]
 leases = 100000
-[log]
-level = "warn"
 "#;
 
 /// Frames that wait to be written.
@@ -154,7 +153,7 @@ fn configure(dir: &Path, listen: &str) -> anyhow::Result<String> {
     let ledger = dir.join("ledger").join("ledger.db");
     let socket = socket(dir);
     let text = format!(
-        "{POOL}[ledger]\npath = {ledger:?}\n[listen]\nsocket = {socket:?}\nrest = \"\"\n{listen}"
+        "{POOL}[log]\nlevel = \"warn\"\n[ledger]\npath = {ledger:?}\n[listen]\nsocket = {socket:?}\nrest = \"\"\n{listen}"
     );
     fs::write(&config, text)?;
     Ok(config.display().to_string())

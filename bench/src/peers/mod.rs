@@ -6,6 +6,8 @@ mod evenkeel;
 mod postgres;
 mod redis;
 
+pub use evenkeel::POOL;
+
 use std::path::Path;
 use std::time::Duration;
 

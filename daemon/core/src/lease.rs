@@ -42,6 +42,39 @@ pub enum End {
     Abandoned,
 }
 
+impl End {
+    /// The name in lower case, as in the ledger.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+            Self::Failed => "failed",
+            Self::Abandoned => "abandoned",
+        }
+    }
+    /// What happened to the lease, in words.
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::Released => "it was released",
+            Self::Expired => "it expired",
+            Self::Revoked => "it was revoked",
+            Self::Failed => "its process tree ended, or the machine restarted",
+            Self::Abandoned => "nobody waited for it in the queue",
+        }
+    }
+}
+
+impl Cause {
+    /// How a lease ends that is quarantined for it.
+    pub const fn end(self) -> End {
+        match self {
+            Self::Expired => End::Expired,
+            Self::Revoked => End::Revoked,
+        }
+    }
+}
+
 /// Where a lease is in its life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -4,85 +4,40 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-/// Lines a second, over a burst after a quiet time.
-#[derive(Clone, Copy, Debug)]
-struct Rate {
-    per_second: f64,
-    burst: f64,
-}
+use crate::bucket::{Bucket, RateLimit};
 
 /// Of all sources together.
-const ALL: Rate = Rate {
-    per_second: 50.0,
-    burst: 500.0,
-};
+const ALL: RateLimit = RateLimit::fixed(50, 500);
 /// Of one source: alone, it needs a day to fill the files.
-const ONE: Rate = Rate {
-    per_second: 1.0,
-    burst: 100.0,
-};
+const ONE: RateLimit = RateLimit::fixed(1, 100);
 /// Sources that are told apart; of more, those that have been quiet are forgotten, and the rest counts as one.
 const SOURCES_MAX: usize = 1_024;
 
-/// A token bucket.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    tokens: f64,
-    at: Instant,
-}
-
-impl Pace {
-    const fn new(rate: Rate, now: Instant) -> Self {
-        Self {
-            tokens: rate.burst,
-            at: now,
-        }
-    }
-
-    fn refill(&mut self, rate: Rate, now: Instant) {
-        let more = now.saturating_duration_since(self.at).as_secs_f64() * rate.per_second;
-        self.tokens = (self.tokens + more).min(rate.burst);
-        self.at = now;
-    }
-}
-
 /// See the module's text.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Paces {
-    all: Pace,
+    all: Bucket,
     /// Those who came when there was no room to tell them apart.
-    rest: Pace,
-    each: HashMap<String, Pace>,
+    rest: Bucket,
+    each: HashMap<String, Bucket>,
 }
 
 impl Paces {
-    pub(super) fn new(now: Instant) -> Self {
-        Self {
-            all: Pace::new(ALL, now),
-            rest: Pace::new(ONE, now),
-            each: HashMap::new(),
-        }
-    }
-
     /// Whether there may be a line for what has come from here.
     pub(super) fn may(&mut self, from: &str, now: Instant) -> bool {
         let source = source(from);
         if self.each.len() >= SOURCES_MAX && !self.each.contains_key(&source) {
-            self.each.retain(|_, pace| {
-                pace.refill(ONE, now);
-                pace.tokens < ONE.burst
-            });
+            self.each.retain(|_, bucket| !bucket.is_full(now));
         }
         let one = match self.each.len() < SOURCES_MAX || self.each.contains_key(&source) {
-            true => (self.each.entry(source)).or_insert_with(|| Pace::new(ONE, now)),
+            true => self.each.entry(source).or_default(),
             false => &mut self.rest,
         };
-        one.refill(ONE, now);
-        self.all.refill(ALL, now);
-        let may = one.tokens >= 1.0 && self.all.tokens >= 1.0;
+        // Both have one to give, or neither gives.
+        let mut less = *one;
+        let may = less.take(ONE, now).is_ok() && self.all.take(ALL, now).is_ok();
         if may {
-            one.tokens -= 1.0;
-            self.all.tokens -= 1.0;
+            *one = less;
         }
         may
     }
@@ -111,7 +66,7 @@ mod tests {
     #[test]
     fn a_flood_is_written_at_a_bounded_rate() {
         let start = Instant::now();
-        let mut paces = Paces::new(start);
+        let mut paces = Paces::default();
         let written = |paces: &mut Paces, from: &str, at| {
             let lines = (0..10_000).filter(|_| paces.may(from, at));
             lines.count()
@@ -130,7 +85,7 @@ mod tests {
     #[test]
     fn sources_are_few() {
         let start = Instant::now();
-        let mut paces = Paces::new(start);
+        let mut paces = Paces::default();
         for n in 0..4 * SOURCES_MAX {
             let late = start + Duration::from_secs(n as u64);
             paces.may(&format!("uid {n}"), late);

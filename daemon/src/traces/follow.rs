@@ -8,8 +8,9 @@ use evenkeel_core::id::LeaseId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::life::{self, Life};
-use crate::handle::{Handle, History, HistoryError, Page};
+use super::life;
+use super::otlp::{Collector, SendError};
+use crate::handle::{EventRecord, Handle, History, HistoryError, PAGE_MAX, Page};
 
 /// Lives are looked for at most so often: many that end together are sent together.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -26,33 +27,6 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// What has ended just before a stop may take so long to be sent.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Where finished lives go: the collector, or a test.
-pub(super) trait Sink: Send + 'static {
-    /// Hands them over; on an error the same ones come again.
-    fn send(&mut self, lives: &[Life]) -> impl Future<Output = Result<(), SendError>> + Send;
-}
-
-/// Why lives were not sent: worth another try.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SendError {
-    /// The collector was not reached, or refused.
-    #[error("the collector at {endpoint} did not take traces: {why}")]
-    Refused {
-        /// Where.
-        endpoint: String,
-        /// What it said.
-        why: String,
-    },
-    /// No answer.
-    #[error("the collector at {endpoint} did not answer within {within:?}")]
-    Silent {
-        /// Where.
-        endpoint: String,
-        /// For how long it was waited.
-        within: Duration,
-    },
-}
-
 /// Why a round ended early.
 #[derive(Debug, thiserror::Error)]
 enum RoundError {
@@ -63,24 +37,29 @@ enum RoundError {
 }
 
 /// Follows the trail.
-pub(super) struct Follower<S> {
+pub(super) struct Follower {
     history: History,
     node: String,
     /// The share of leases that are traced, 0 to 1.
     sample: f64,
-    sink: S,
+    collector: Collector,
     /// Everything up to this event is done; none: nothing was read yet.
     done: Option<u64>,
 }
 
-impl<S: Sink> Follower<S> {
+impl Follower {
     /// Begins at the trail's end: what ended before this start was sent by the one before.
-    pub(super) async fn begin(history: History, node: String, sample: f64, sink: S) -> Self {
+    pub(super) async fn begin(
+        history: History,
+        node: String,
+        sample: f64,
+        collector: Collector,
+    ) -> Self {
         let mut follower = Self {
             history,
             node,
             sample,
-            sink,
+            collector,
             done: None,
         };
         // Where it cannot be read now, the first round that can begins.
@@ -160,7 +139,10 @@ impl<S: Sink> Follower<S> {
                 }
             }
             if !lives.is_empty() {
-                self.sink.send(&lives).await.map_err(RoundError::Send)?;
+                self.collector
+                    .send(&lives)
+                    .await
+                    .map_err(RoundError::Send)?;
             }
             self.done = Some(done);
         }
@@ -176,10 +158,10 @@ impl<S: Sink> Follower<S> {
         Ok(self.page(&page).await?.first().map_or(0, |r| r.seq))
     }
 
-    async fn life(&self, lease: LeaseId) -> Result<Option<Life>, RoundError> {
+    async fn life(&self, lease: LeaseId) -> Result<Option<life::Life>, RoundError> {
         let mut page = Page {
             lease: Some(lease),
-            limit: crate::handle::PAGE_MAX,
+            limit: PAGE_MAX,
             ..Page::default()
         };
         let mut records = Vec::new();
@@ -196,7 +178,7 @@ impl<S: Sink> Follower<S> {
         Ok(life::life(&self.node, &records))
     }
 
-    async fn page(&self, page: &Page) -> Result<Vec<crate::handle::EventRecord>, RoundError> {
+    async fn page(&self, page: &Page) -> Result<Vec<EventRecord>, RoundError> {
         self.history.page(page).await.map_err(RoundError::Trail)
     }
 }

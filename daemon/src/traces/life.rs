@@ -7,7 +7,7 @@
 use evenkeel_core::event::Event;
 use evenkeel_core::grant::{Ask, Vector};
 use evenkeel_core::id::{Generation, LeaseId};
-use evenkeel_core::lease::{Cause, End, Lease};
+use evenkeel_core::lease::{End, Lease, PhaseName};
 use sha2::{Digest as _, Sha256};
 
 use crate::handle::EventRecord;
@@ -137,21 +137,21 @@ impl Fold {
     fn hear(&mut self, event: &Event, at_ms: u64) {
         match event {
             Event::LeaseGranted { lease } => {
-                self.enter(lease.phase.name().as_str(), at_ms);
+                self.enter(lease.phase.name(), at_ms);
                 // In the queue it had nothing yet.
                 self.root.attributes = described(lease);
                 self.root.attributes.extend(amounts(&lease.target));
             }
             Event::LeaseAttached { holder, .. } => {
-                self.enter("attached", at_ms);
+                self.enter(PhaseName::Attached, at_ms);
                 self.note("process.pid", Value::Count(holder.pid.into()));
             }
-            Event::LeaseActivated { .. } => self.enter("active", at_ms),
-            Event::LeaseDraining { .. } => self.enter("draining", at_ms),
+            Event::LeaseActivated { .. } => self.enter(PhaseName::Active, at_ms),
+            Event::LeaseDraining { .. } => self.enter(PhaseName::Draining, at_ms),
             Event::LeaseQuarantined { cause, .. } => {
-                self.enter("quarantined", at_ms);
+                self.enter(PhaseName::Quarantined, at_ms);
                 if let Some(phase) = &mut self.phase {
-                    phase.trouble = Some(why(*cause).into());
+                    phase.trouble = Some(cause.end().why().into());
                 }
             }
             Event::LeaseVerified { .. } => self.mark("verified", at_ms, Vec::new()),
@@ -168,8 +168,8 @@ impl Fold {
         }
     }
 
-    fn enter(&mut self, phase: &'static str, at_ms: u64) {
-        let before = self.phase.replace(Span::new(phase, at_ms));
+    fn enter(&mut self, phase: PhaseName, at_ms: u64) {
+        let before = self.phase.replace(Span::new(phase.as_str(), at_ms));
         self.parts.extend(before.map(|span| span.ended(at_ms)));
     }
 
@@ -217,25 +217,16 @@ impl Fold {
         self.leave_move("the lease ended first", at_ms);
         let last = self.phase.take();
         self.parts.extend(last.map(|span| span.ended(at_ms)));
-        let (word, trouble) = match how {
-            End::Released => ("released", None),
-            End::Abandoned => ("abandoned", None),
-            End::Expired => ("expired", Some(why(Cause::Expired))),
-            End::Revoked => ("revoked", Some(why(Cause::Revoked))),
-            End::Failed => (
-                "failed",
-                Some("its processes ended without giving it back, or the machine restarted"),
-            ),
-        };
         self.root
             .attributes
-            .push(("evenkeel.lease.end", Value::Text(word.into())));
+            .push(("evenkeel.lease.end", Value::Text(how.as_str().into())));
         if let Some(reason) = reason {
             self.root
                 .attributes
                 .push(("evenkeel.lease.end_reason", Value::Text(reason.into())));
         }
-        self.root.trouble = trouble.map(Into::into);
+        let is_trouble = !matches!(how, End::Released | End::Abandoned);
+        self.root.trouble = is_trouble.then(|| how.why().into());
         self.root.to_ms = at_ms.max(self.root.from_ms);
         self.is_over = true;
     }
@@ -251,13 +242,6 @@ impl Fold {
             root: self.root,
             parts: self.parts,
         }
-    }
-}
-
-const fn why(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Expired => "it was not renewed in time",
-        Cause::Revoked => "it was taken back",
     }
 }
 

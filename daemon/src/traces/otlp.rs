@@ -12,11 +12,31 @@ use opentelemetry_proto::tonic::trace::v1::{
     ResourceSpans, ScopeSpans, Span as Wire, Status, span, status,
 };
 
-use super::follow::{SendError, Sink};
 use super::life::{Attributes, Life, Span, Value};
 
 /// A collector answers within this, or is asked again later.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Why lives were not sent: worth another try.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SendError {
+    /// The collector was not reached, or refused.
+    #[error("the collector at {endpoint} did not take traces: {why}")]
+    Refused {
+        /// Where.
+        endpoint: String,
+        /// What it said.
+        why: String,
+    },
+    /// No answer.
+    #[error("the collector at {endpoint} did not answer within {within:?}")]
+    Silent {
+        /// Where.
+        endpoint: String,
+        /// For how long it was waited.
+        within: Duration,
+    },
+}
 
 /// An OpenTelemetry collector.
 pub(super) struct Collector {
@@ -61,10 +81,9 @@ impl Collector {
             }],
         }
     }
-}
 
-impl Sink for Collector {
-    async fn send(&mut self, lives: &[Life]) -> Result<(), SendError> {
+    /// Hands lives over; what it did not take may come again.
+    pub(super) async fn send(&self, lives: &[Life]) -> Result<(), SendError> {
         let refused = |why: String| SendError::Refused {
             endpoint: self.endpoint.clone(),
             why,

@@ -24,16 +24,6 @@ pub const LEASE_GPUS_MAX: usize = 16;
 /// Most processes of one worker.
 pub const PROCESSES_MAX: u32 = 1024;
 
-pub(super) const fn end_name(how: End) -> &'static str {
-    match how {
-        End::Released => "it was released",
-        End::Expired => "it expired",
-        End::Revoked => "it was revoked",
-        End::Failed => "its process tree ended, or the machine restarted",
-        End::Abandoned => "nobody waited for it in the queue",
-    }
-}
-
 pub(super) fn acquire(d: &Durable, v: &mut Volatile, a: &Acquire) -> Result<Decision, Rejection> {
     if let Some(answer) = remembered(d, a)? {
         return Ok(answer);
@@ -481,7 +471,7 @@ pub(super) fn clear(
     }
     let lease = find(d, caller, id)?;
     let how = match &lease.phase {
-        Phase::Quarantined { cause, .. } => end_of(*cause),
+        Phase::Quarantined { cause, .. } => cause.end(),
         Phase::Draining(_) => End::Released,
         p => {
             return Err(Rejection::WrongPhase {
@@ -495,13 +485,6 @@ pub(super) fn clear(
         id,
         [ended(lease, how, Some(reason.into()))],
     ))
-}
-
-pub(super) const fn end_of(cause: Cause) -> End {
-    match cause {
-        Cause::Expired => End::Expired,
-        Cause::Revoked => End::Revoked,
-    }
 }
 
 pub(super) fn abandon(d: &Durable, id: LeaseId) -> Decision {

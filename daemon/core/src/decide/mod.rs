@@ -144,10 +144,7 @@ fn find<'a>(d: &'a Durable, caller: &Caller, id: LeaseId) -> Result<&'a Lease, R
         return Ok(l);
     }
     match d.ended_seen_by(id, caller) {
-        Some((_, how, _)) => Err(Rejection::Lost {
-            id,
-            how: lease::end_name(how),
-        }),
+        Some((_, how, _)) => Err(Rejection::Lost { id, how: how.why() }),
         None => Err(Rejection::NotFound(id.to_string())),
     }
 }

@@ -2,7 +2,7 @@
 //! anything.
 use alloc::vec::Vec;
 
-use super::lease::{end_of, ended};
+use super::lease::ended;
 use super::{Decision, find_fenced};
 use crate::command::{Caller, Observation, Rejection, Seen};
 use crate::cpuset::CpuSet;
@@ -60,7 +60,7 @@ pub(super) fn observe(d: &Durable, v: &mut Volatile, o: &Observation) -> Decisio
     if o.gone {
         return match &lease.phase {
             Phase::Draining(_) => Decision::of([ended(lease, End::Released, None)]),
-            Phase::Quarantined { cause, .. } => Decision::of([ended(lease, end_of(*cause), None)]),
+            Phase::Quarantined { cause, .. } => Decision::of([ended(lease, cause.end(), None)]),
             // Told that its job is over, it did the right thing without a word.
             Phase::Attached(_) | Phase::Active { .. } if d.outlives_its_job(lease) => {
                 Decision::of([ended(lease, End::Revoked, None)])

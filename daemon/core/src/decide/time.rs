@@ -40,7 +40,7 @@ pub(super) fn rebooted(d: &Durable) -> Decision {
     let lost = |l: &&Lease| l.enforced && l.phase != Phase::Queued;
     let how = |l: &Lease| match &l.phase {
         Phase::Draining(_) => End::Released,
-        Phase::Quarantined { cause, .. } => super::lease::end_of(*cause),
+        Phase::Quarantined { cause, .. } => cause.end(),
         _ => End::Failed,
     };
     Decision::of(

@@ -112,7 +112,7 @@ async fn guarded(State(ctx): Shared, mut request: Request, next: Next) -> Respon
     let who = access::known(&ctx, &asked, from.as_ref());
     request.extensions_mut().insert(who.clone());
     let path = request.uri().path().to_owned();
-    if let Err(too_often) = access::in_time(&ctx, &who, &path) {
+    if let Err(too_often) = access::in_time(&ctx, &who, request.method(), &path) {
         return too_often.into_response();
     }
     // Until the head of the answer: a stream goes on for as long as it is read.

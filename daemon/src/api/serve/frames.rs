@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::api::limits::{CONTROL_FRAMES, WINDOW_FRAMES};
-use crate::api::rate::{Bucket, RateLimit};
+use crate::bucket::{Bucket, RateLimit};
 
 /// What a client says before its first frame.
 pub(super) const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_core::grant::GpuShare;
 use evenkeel_core::id::{BodyHash, Fence, GpuId, JobId, Name, RequestId, StageId, WorkerId};
-use evenkeel_core::lease::{Holder, Phase};
+use evenkeel_core::lease::{Cause, Holder, Phase};
 use evenkeel_core::unit::{Bytes, Millis, Sms};
 
 use super::*;
@@ -161,7 +161,7 @@ fn what_goes_wrong_says_why() {
     };
     check(
         &[granted.clone(), ended(End::Expired)],
-        &["lease 1-2: it was not renewed in time", "pending 1-2"],
+        &["lease 1-2: it expired", "pending 1-2"],
     );
     check(
         &[
@@ -177,12 +177,12 @@ fn what_goes_wrong_says_why() {
             ended(End::Revoked),
         ],
         &[
-            "lease 1-6: it was taken back",
+            "lease 1-6: it was revoked",
             "pending 1-2",
             "resize 3-4: a newer target took its place",
             "attached 2-5",
             "resize 4-6: the lease ended first",
-            "quarantined 5-6: it was taken back",
+            "quarantined 5-6: it was revoked",
         ],
     );
 }
