@@ -9,7 +9,7 @@ FROM docker.io/library/rust:${RUST}-slim-${DEBIAN} AS chef
 # What scripts/deps.sh would install. Versions are those of the Debian release above.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends gcc libc6-dev libhwloc-dev pkg-config \
+    && apt-get install -y --no-install-recommends gcc libc6-dev libhwloc-dev make pkg-config \
     && rm -rf /var/lib/apt/lists/*
 RUN cargo install cargo-chef --version 0.1.78 --locked
 WORKDIR /src

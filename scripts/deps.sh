@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.."
 missing=()
 # SQLite is compiled from C.
 cc -E -x c - <<<'#include <stdlib.h>' >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+# jemalloc is built by its own makefile.
+command -v make >/dev/null || missing+=(make)
 # hwloc knows the topology of the machine; pkg-config finds it.
 command -v pkg-config >/dev/null || missing+=(pkg-config)
 pkg-config --exists hwloc 2>/dev/null || missing+=(libhwloc-dev)
@@ -30,7 +32,7 @@ install() {
 if ((${#missing[@]} > 0)); then
     if ! command -v apt-get >/dev/null; then
         say "missing: ${missing[*]} (Debian's names for them)."
-        say "Install a C compiler, pkg-config and hwloc with its headers, then try again."
+        say "Install a C compiler, make, pkg-config and hwloc with its headers, then try again."
         exit 1
     fi
     if (($(id -u) != 0)); then

@@ -36,6 +36,13 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
+/// Much of what one thread allocates another one frees: a command goes from a connection's task to the controller, its
+/// answer back. In glibc's arenas, one to a thread, that leaves holes which no other thread fills: with 10,000 leases on
+/// 1,000 streams the daemon was 15 MB larger and grew for as long as it was busy, and a grant cost a tenth more CPU time.
+#[cfg(all(feature = "jemalloc", target_arch = "x86_64"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// After this the process ends, whatever still runs: leases are in the ledger, and enforcement stands by itself.
 const STOP_WITHIN: Duration = Duration::from_secs(9);
 /// Commands of the reconciler that wait for the controller: a look at some hundred trees.

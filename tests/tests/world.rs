@@ -89,7 +89,6 @@ fn world_of_a_seed_is_the_same_twice() {
 fn stretch(planted: Planted) -> u64 {
     match planted {
         Planted::GrowBeforeShrink => NOTICED_WITHIN / 3,
-        Planted::StallNotCredited => NOTICED_WITHIN / 4,
         _ => NOTICED_WITHIN,
     }
 }

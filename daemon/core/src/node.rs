@@ -1,5 +1,6 @@
 //! What a server has: its cores and GPUs, what is reserved for the system, and what is unavailable just now.
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,7 @@ pub struct Gpu {
     /// Memory kept for contexts and the system.
     pub reserved_memory: Bytes,
     /// The SM counts that its backend can enforce, ascending; the last is at most `sms`.
-    pub enforceable: Vec<Sms>,
+    pub enforceable: Arc<[Sms]>,
     /// NUMA node.
     pub numa: u16,
     /// Who enforces shares.
@@ -106,13 +107,13 @@ impl Gpu {
     }
 }
 
-/// A server's pool as installed.
+/// A server's pool as installed. Its long lists are shared between copies: many keep one, to see what changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Hardware or bookkeeping.
     pub kind: PoolKind,
     /// Every leasable core, ascending by id; those reserved for the system are among them.
-    pub cores: Vec<Core>,
+    pub cores: Arc<[Core]>,
     /// Cores kept for the system: the shared set where the daemon and trees without leased cores run.
     pub reserved_cores: CpuSet,
     /// The GPUs, ascending by id.
@@ -138,7 +139,7 @@ impl Node {
     /// Core ids by NUMA node.
     pub fn numa_nodes(&self) -> BTreeMap<u16, CpuSet> {
         let mut nodes: BTreeMap<u16, CpuSet> = BTreeMap::new();
-        for core in &self.cores {
+        for core in self.cores.iter() {
             nodes.entry(core.numa).or_default().insert(core.id);
         }
         nodes

@@ -10,44 +10,21 @@ use alloc::vec::Vec;
 use crate::command::Caller;
 use crate::curve::{Profile, ProfileKey};
 use crate::grant::Member;
-use crate::id::{BodyHash, Fence, JobId, LeaseId, Name, RequestId};
+use crate::id::{Fence, JobId, LeaseId, Name, RequestId};
 use crate::job::{Job, Slot};
 use crate::lease::{End, Lease};
 use crate::node::{Node, Unavailable};
 use crate::pool::{Owner, Pool};
 
+mod answers;
 mod evolve;
 mod line;
 mod seen;
 mod tally;
 
+pub use answers::{Answers, Effect, Remembered};
 pub use line::{Kind, Place, Waiter};
 pub use tally::Tally;
-
-/// The answer that a request got, for the same request again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remembered {
-    /// Digest of the request's body.
-    pub body: BodyHash,
-    /// What it made.
-    pub effect: Effect,
-}
-
-/// What a request made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// A lease.
-    Lease {
-        /// The lease.
-        id: LeaseId,
-        /// Its fence when it was granted.
-        fence: Fence,
-        /// How it ended, if it did; with the fence at its end.
-        end: Option<(End, Fence)>,
-    },
-    /// A job.
-    Job(JobId),
-}
 
 /// What the ledger's tables hold.
 #[derive(Clone, Debug)]
@@ -56,7 +33,7 @@ pub struct Durable {
     unavailable: Unavailable,
     draining: bool,
     leases: BTreeMap<LeaseId, Lease>,
-    requests: BTreeMap<(Name, RequestId), Remembered>,
+    requests: Answers,
     jobs: BTreeMap<JobId, Job>,
     profiles: BTreeMap<ProfileKey, Profile>,
     next_lease: LeaseId,
@@ -132,7 +109,7 @@ impl Durable {
             unavailable: parts.unavailable,
             draining: parts.draining,
             leases: BTreeMap::new(),
-            requests: BTreeMap::new(),
+            requests: Answers::default(),
             jobs: BTreeMap::new(),
             profiles: parts
                 .profiles
@@ -175,7 +152,7 @@ impl Durable {
             requests: self
                 .requests
                 .iter()
-                .map(|(k, v)| (k.clone(), v.clone()))
+                .map(|(tenant, id, r)| ((tenant.clone(), id), r.clone()))
                 .collect(),
             jobs: self.jobs.values().cloned().collect(),
             profiles: self.profiles.values().cloned().collect(),
@@ -235,13 +212,13 @@ impl Durable {
         from.take_while(move |p| p.key.tenant == tenant)
     }
     /// Remembered answers.
-    pub const fn requests(&self) -> &BTreeMap<(Name, RequestId), Remembered> {
+    pub const fn requests(&self) -> &Answers {
         &self.requests
     }
     /// How an ended lease ended, while its request is remembered: its owner, the end, and the last fence.
     pub fn ended(&self, id: LeaseId) -> Option<(&Name, End, Fence)> {
         let key = self.ended.get(&id)?;
-        match self.requests.get(key)?.effect {
+        match self.requests.get(&key.0, key.1)?.effect {
             Effect::Lease {
                 end: Some((how, fence)),
                 ..
@@ -369,7 +346,7 @@ impl Durable {
         self.journal.push(Undo::Slot(member, Box::new(old)));
     }
     fn put_request(&mut self, key: (Name, RequestId), new: Option<Remembered>) {
-        let old = self.requests.get(&key).map(|r| r.effect);
+        let old = self.requests.get(&key.0, key.1).map(|r| r.effect);
         let effect = new.as_ref().map(|r| r.effect);
         self.tallies.request(&key, old, effect);
         if let Some(Effect::Lease { id, .. }) = old {
@@ -385,10 +362,7 @@ impl Durable {
         {
             self.ended.insert(id, key.clone());
         }
-        let old = match new {
-            Some(r) => self.requests.insert(key.clone(), r),
-            None => self.requests.remove(&key),
-        };
+        let old = self.requests.put(&key, new);
         self.journal.push(Undo::Request(key, old));
     }
     fn put_profile(&mut self, key: ProfileKey, new: Option<Profile>) {

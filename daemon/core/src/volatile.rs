@@ -82,6 +82,8 @@ pub struct Volatile {
     closed: Vec<LeaseId>,
     /// The wake-up that the last step asked for.
     expected: Option<Time>,
+    /// When it was last asked what the passing of time leads to.
+    ticked: Time,
 }
 
 /// Since when leases have not been renewed, as if the daemon had never been down. `noted`: as the last life noted it;
@@ -112,6 +114,7 @@ impl Volatile {
         let mut v = Self {
             settings,
             unrenewed,
+            ticked: now,
             ..Self::default()
         };
         v.unrenewed.retain(|id, _| d.leases().contains_key(id));
@@ -144,18 +147,22 @@ impl Volatile {
                 v.idle.insert(job.id, now);
             }
         }
-        let ended = |(key, r): (&(Name, RequestId), &crate::state::Remembered)| match r.effect {
+        let ended = |effect| match effect {
             Effect::Lease {
                 id, end: Some(_), ..
-            } => Some((id.0, key.clone())),
+            } => Some(id.0),
             // How long ago a job ended is not known: in front, by its number.
-            Effect::Job(id) if !d.jobs().contains_key(&id) => Some((id.0, key.clone())),
+            Effect::Job(id) if !d.jobs().contains_key(&id) => Some(id.0),
             _ => None,
         };
-        let mut ends: Vec<_> = d.requests().iter().filter_map(ended).collect();
-        ends.sort_unstable_by_key(|(id, _)| *id);
-        for (_, key) in ends {
-            v.ends.push(now, key, settings.remember_ends);
+        let answers = d.requests().iter();
+        let mut ends: Vec<_> = answers
+            .filter_map(|(tenant, request, r)| Some((ended(r.effect)?, tenant, request)))
+            .collect();
+        ends.sort_unstable_by_key(|(id, ..)| *id);
+        for (_, tenant, request) in ends {
+            v.ends
+                .push(now, (tenant.clone(), request), settings.remember_ends);
         }
         v
     }
@@ -244,18 +251,24 @@ impl Volatile {
         self.expected = Some(now);
     }
 
-    /// When the core has to be called next.
+    /// It is asked what the passing of time leads to.
+    pub const fn tick(&mut self, now: Time) {
+        self.ticked = now;
+    }
+
+    /// When the core has to be called next. Counted from the last tick, not from the last step: a daemon that is never
+    /// idle has wake-ups, too.
     pub fn next_wakeup(&mut self, now: Time) -> Time {
         /// Nothing waits longer: conditions that have no timer of their own are seen within it.
         const AT_LEAST_EVERY: Millis = Millis(1000);
-        let mut at = now.after(AT_LEAST_EVERY);
+        let mut at = self.ticked.after(AT_LEAST_EVERY);
         if let Some((due, _)) = self.due.first() {
             at = at.min(*due);
         }
         // A flood of ends is forgotten as fast as it comes, a bounded piece at a time.
         const FORGET_EVERY: Millis = Millis(50);
         if self.ends.is_crowded() {
-            at = at.min(now.after(FORGET_EVERY));
+            at = at.min(self.ticked.after(FORGET_EVERY));
         }
         // What is overdue already is no reason to be early.
         self.expected = Some(at.max(now));
@@ -464,6 +477,7 @@ impl Volatile {
             stalled: _,
             closed: _,
             expected: _,
+            ticked: _,
         } = self;
         clocks.remove(&id);
         acknowledged.remove(&id);

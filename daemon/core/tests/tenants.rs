@@ -67,13 +67,7 @@ fn a_flood_of_one_tenant_makes_nobody_elses_retry_take_effect_twice() {
         let _ = s.release(n);
         let _ = s.run(Command::Tick);
     }
-    let of = |s: &Stage, tenant: &str| {
-        s.d()
-            .requests()
-            .keys()
-            .filter(|k| k.0 == name(tenant))
-            .count()
-    };
+    let of = |s: &Stage, tenant: &str| s.d().requests().of(&name(tenant)).count();
     assert_eq!((of(&s, "alice"), of(&s, "bob")), (5, 1));
     let retry = |a: &mut Acquire| a.request = bobs.request;
     let Ok(Reply::Lease(again)) = s.acquire("bob", cores(1), retry).1 else {

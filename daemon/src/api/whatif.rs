@@ -1,6 +1,7 @@
 //! "What if": the plan that a job would get, from given or stored profiles, on this pool or on one of other sizes.
 //! The planning is the core's; what is gathered here is what it plans with. Nothing is changed.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use evenkeel_core::allocate::{self, Inputs, Refusal, Room};
 use evenkeel_core::command::{Caller, Rejection, Resource};
@@ -211,7 +212,7 @@ fn imagined(spec: &JobSpec) -> Vec<Gpu> {
 }
 
 /// The counts that a GPU of another size could enforce: multiples of this one's granule.
-fn counts(gpu: &Gpu, sms: Sms) -> Vec<Sms> {
+fn counts(gpu: &Gpu, sms: Sms) -> Arc<[Sms]> {
     let steps = gpu
         .enforceable
         .windows(2)
@@ -274,14 +275,14 @@ mod tests {
     #[test]
     fn an_imagined_gpu_keeps_the_granule() {
         let gpu = Gpu {
-            enforceable: vec![Sms(4), Sms(6), Sms(8)],
+            enforceable: [Sms(4), Sms(6), Sms(8)].into(),
             ..imagined(&JobSpec {
                 gpu_count: 1,
                 ..spec()
             })
             .remove(0)
         };
-        assert_eq!(counts(&gpu, Sms(7)), [2, 4, 6].map(Sms));
+        assert_eq!(*counts(&gpu, Sms(7)), [2, 4, 6].map(Sms));
     }
 
     fn spec() -> JobSpec {

@@ -150,7 +150,7 @@ fn finish(config: &Config, draft: Draft) -> Found {
     Found {
         node: Node {
             kind: config.node.pool,
-            cores,
+            cores: cores.into(),
             reserved_cores,
             gpus: draft.gpus,
         },

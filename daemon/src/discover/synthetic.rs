@@ -1,4 +1,5 @@
 //! A pool that exists in the ledger only: for planning, load tests and remote machines. Nothing is enforced on it.
+use std::sync::Arc;
 
 use evenkeel_core::cpuset::CpuSet;
 use evenkeel_core::id::{GpuId, Name};
@@ -24,7 +25,7 @@ impl Scanner for Synthetic {
             );
         }
         let step = pool.granularity.max(1);
-        let enforceable: Vec<Sms> = (1..=pool.sms / step).map(|n| Sms(n * step)).collect();
+        let enforceable: Arc<[Sms]> = (1..=pool.sms / step).map(|n| Sms(n * step)).collect();
         draft.gpus = (0..pool.gpus)
             .map(|index| Gpu {
                 id: GpuId(index),

@@ -4,6 +4,7 @@
 //! what the batch touches, not how many leases live. The controller calls it between `step` and `commit`; the
 //! simulated world drives the same code with [`super::tables::Tables`] as its disk.
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use evenkeel_core::curve::ProfileKey;
 use evenkeel_core::event::Event;
@@ -75,7 +76,7 @@ pub struct NodeRows {
     /// The one row of `node`.
     pub node: NodeRow,
     /// Rows of `core`; others go. None: unchanged.
-    pub cores: Option<Vec<Core>>,
+    pub cores: Option<Arc<[Core]>>,
     /// Rows of `gpu`; others go. None: unchanged.
     pub gpus: Option<Vec<Gpu>>,
     /// Rows of `unavailable_gpu`; others go.
@@ -235,7 +236,7 @@ impl<'a> Touched<'a> {
         let explicit = |key: &RequestKey| {
             after
                 .requests()
-                .get(key)
+                .get(&key.0, key.1)
                 .filter(|r| !is_implied(r.effect, after))
                 .cloned()
         };
@@ -346,7 +347,7 @@ fn is_implied(effect: Effect, after: &Durable) -> bool {
 }
 
 fn lease_row(lease: &Lease, after: &Durable) -> LeaseRow {
-    let granted_fence = match after.requests().get(&(lease.tenant.clone(), lease.request)) {
+    let granted_fence = match after.requests().get(&lease.tenant, lease.request) {
         Some(r) => match r.effect {
             Effect::Lease {
                 id,
@@ -415,7 +416,7 @@ fn job_row(job: &Job, after: &Durable) -> JobRow {
         arrival: job.arrival,
         remembered: after
             .requests()
-            .get(&key)
+            .get(&key.0, key.1)
             .is_some_and(|r| r.effect == Effect::Job(job.id)),
         spec: job.spec.clone(),
         phase: job.phase,

@@ -75,7 +75,10 @@ impl Daemon {
             self.commit(&events).await.unwrap();
             self.ledger.checkpoint().await.unwrap();
         }
-        let requests: Vec<_> = self.durable.requests().keys().cloned().collect();
+        let answers = self.durable.requests().iter();
+        let requests = answers
+            .map(|(tenant, id, _)| (tenant.clone(), id))
+            .collect();
         self.commit(&[Event::RequestsForgotten { requests }])
             .await
             .unwrap();

@@ -319,16 +319,11 @@ impl World {
             Effect::Lease { id, .. } => !self.durable.leases().contains_key(&id),
             Effect::Job(id) => !self.durable.jobs().contains_key(&id),
         };
-        let requests: Vec<_> = self
-            .durable
-            .requests()
-            .iter()
-            .filter(|(_, r)| over(r.effect))
-            .collect();
-        let requests = requests
-            .into_iter()
+        let answers = self.durable.requests().iter();
+        let requests = answers
+            .filter(|(.., r)| over(r.effect))
             .take(2)
-            .map(|(key, _)| key.clone())
+            .map(|(tenant, id, _)| (tenant.clone(), id))
             .collect();
         vec![Event::RequestsForgotten { requests }]
     }
@@ -371,7 +366,8 @@ impl World {
             }],
             1 => {
                 let mut node = self.durable.node().clone();
-                node.cores.push(core(node.cores.len() as u32));
+                let next = core(node.cores.len() as u32);
+                node.cores = node.cores.iter().cloned().chain([next]).collect();
                 vec![Event::NodeInstalled { node }]
             }
             _ => {

@@ -52,6 +52,18 @@ impl Device {
     fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid), signal).unwrap();
     }
+    /// It hangs. The signal takes a moment to reach its threads: what they hear meanwhile they still answer.
+    fn hang(&self) {
+        self.signal(Signal::SIGSTOP);
+        let stopped = |thread: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        until("it hangs", || {
+            let mut threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
+            threads.all(|t| stopped(t.unwrap())).then_some(())
+        });
+    }
 
     fn emulated(&self, mode: GpuMode) -> Emulated {
         Emulated {
@@ -301,7 +313,7 @@ fn hangs_while_the_worker_ends(want: Want) {
     }
     let wanted = targets(&node, vec![target]);
     look(&mut looker, &wanted);
-    device.signal(Signal::SIGSTOP);
+    device.hang();
     worker.end_root();
     let seen = look(&mut looker, &wanted);
     assert!(!seen[&LEASE].gone, "its context may still run");

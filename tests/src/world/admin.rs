@@ -163,7 +163,7 @@ impl World {
                     node.gpus.pop();
                 }
                 let keep = self.chance.range(3, node.cores.len() as u64) as usize;
-                node.cores.truncate(keep);
+                node.cores = node.cores[..keep.min(node.cores.len())].into();
             }
             _ => {}
         }

@@ -182,12 +182,8 @@ impl World {
         };
         match kind {
             6 => {
-                let known: Vec<_> = d
-                    .requests()
-                    .keys()
-                    .filter(|(t, _)| *t == acquire.tenant)
-                    .collect();
-                acquire.request = known.get(rng.below(known.len() as u64) as usize)?.1;
+                let known: Vec<_> = d.requests().of(&acquire.tenant).collect();
+                acquire.request = known.get(rng.below(known.len() as u64) as usize)?.0;
                 acquire.body = BodyHash(u64::MAX);
             }
             7 => {

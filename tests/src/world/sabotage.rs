@@ -70,10 +70,7 @@ pub fn commands(
     for command in batch {
         match (command, planted) {
             (Command::Acquire(a), Some(Planted::RetryGrantedTwice))
-                if state
-                    .durable
-                    .requests()
-                    .contains_key(&(a.tenant.clone(), a.request)) =>
+                if state.durable.requests().get(&a.tenant, a.request).is_some() =>
             {
                 let other = RequestId(a.request.0 ^ (1 << 127));
                 changed.push((other, a.request));

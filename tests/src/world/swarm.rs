@@ -315,13 +315,17 @@ impl Swarm {
                 }
             }
             Planted::StallNotCredited => {
-                (self.stalls, self.ttl, self.worker.vanish) = (600, (4_000, 10_000), 0);
+                (self.stalls, self.ttl) = (600, (4_000, 10_000));
+                (self.worker.vanish, self.crashes, self.loners, self.drivers) = (0, 0, 8, 0);
             }
             Planted::DowntimeCounted => {
                 (self.long_down, self.crashes, self.ttl) = (500, 400, (5_000, 10_000));
             }
             Planted::CancelTakesAtOnce => (self.loners, self.drivers) = (1, 3),
-            Planted::RenewalAfterClosing => (self.slow_commit, self.worker.late) = (800, 600),
+            Planted::RenewalAfterClosing => {
+                (self.slow_commit, self.worker.late) = (900, 600);
+                (self.crashes, self.loners, self.drivers) = (0, 8, 0);
+            }
             Planted::GoneWithoutTheGpu => self.silences = 240,
             Planted::LostWhenStopping => {
                 // Only commits of expiries are in doubt.

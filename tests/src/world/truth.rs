@@ -64,7 +64,7 @@ pub struct Truth {
 fn nothing() -> Node {
     Node {
         kind: PoolKind::Local,
-        cores: Vec::new(),
+        cores: Default::default(),
         reserved_cores: Default::default(),
         gpus: Vec::new(),
     }
@@ -514,10 +514,7 @@ impl Truth {
     pub fn found_by_its_request(d: &Durable) -> Verdict {
         use evenkeel_core::state::Effect;
         for l in d.leases().values() {
-            let effect = d
-                .requests()
-                .get(&(l.tenant.clone(), l.request))
-                .map(|r| r.effect);
+            let effect = d.requests().get(&l.tenant, l.request).map(|r| r.effect);
             if !matches!(effect, Some(Effect::Lease { id, end: None, .. }) if id == l.id) {
                 let why = format!("{} of request {}: {effect:?}", l.id, l.request);
                 return broken("found_by_its_request", why);

@@ -118,7 +118,7 @@ pub fn supply_for(node: &Node, room: &Room, gpus: &[GpuId]) -> Supply {
     let installed: Vec<&Gpu> = gpus.iter().filter_map(|id| node.gpu(*id)).collect();
     let mut enforceable: Vec<Sms> = installed
         .first()
-        .map_or_else(Vec::new, |g| g.enforceable.clone());
+        .map_or_else(Vec::new, |g| g.enforceable.to_vec());
     for gpu in installed.iter().skip(1) {
         enforceable.retain(|s| gpu.enforceable.binary_search(s).is_ok());
     }

@@ -34,7 +34,7 @@ pub(super) fn submit(
     body: BodyHash,
     spec: &JobSpec,
 ) -> Result<Decision, Rejection> {
-    if let Some(r) = d.requests().get(&(caller.tenant.clone(), request)) {
+    if let Some(r) = d.requests().get(&caller.tenant, request) {
         return match r.effect {
             Effect::Job(id) if r.body == body => Ok(Decision {
                 events: vec![],

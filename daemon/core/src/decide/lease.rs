@@ -87,7 +87,7 @@ fn batch_in(plan: Option<&Plan>, ask: &Ask) -> u32 {
 
 /// The answer to a request that was made before.
 fn remembered(d: &Durable, a: &Acquire) -> Result<Option<Decision>, Rejection> {
-    let Some(r) = d.requests().get(&(a.tenant.clone(), a.request)) else {
+    let Some(r) = d.requests().get(&a.tenant, a.request) else {
         return Ok(None);
     };
     if r.body != a.body {

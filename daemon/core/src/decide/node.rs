@@ -6,7 +6,7 @@ use super::{Answer, Decision};
 use crate::command::{Caller, Rejection, Reply};
 use crate::curve::{Point, Profile, ProfileKey};
 use crate::event::Event;
-use crate::node::{Node, Unavailable};
+use crate::node::{Core, Node, Unavailable};
 use crate::state::Durable;
 
 /// Points of one profile: a full grid of 8 batches × 16 cores × 66 SM counts fits.
@@ -116,13 +116,15 @@ pub(super) fn discovered(d: &Durable, node: &Node, unavailable: &Unavailable) ->
 /// Hardware that vanished while something is counted on it stays in the books, as unavailable.
 fn keep_what_is_counted(d: &Durable, node: &mut Node, unavailable: &mut Unavailable) {
     let old = d.node();
-    for core in &old.cores {
-        if node.cores.binary_search_by_key(&core.id, |c| c.id).is_err() {
-            node.cores.push(core.clone());
-            unavailable.cores.insert(core.id);
-        }
+    let is_gone = |core: &&Core| node.cores.binary_search_by_key(&core.id, |c| c.id).is_err();
+    let gone: Vec<&Core> = old.cores.iter().filter(is_gone).collect();
+    if !gone.is_empty() {
+        gone.iter()
+            .for_each(|core| unavailable.cores.insert(core.id));
+        let mut cores: Vec<Core> = node.cores.iter().chain(gone).cloned().collect();
+        cores.sort_by_key(|c| c.id);
+        node.cores = cores.into();
     }
-    node.cores.sort_by_key(|c| c.id);
     let owned: crate::cpuset::CpuSet = d.pool().owned().map(|(core, _)| core).collect();
     node.reserved_cores = node.reserved_cores.difference(&owned);
     for gpu in &old.gpus {

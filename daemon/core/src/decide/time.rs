@@ -19,6 +19,7 @@ pub const LOOKS_PER_STEP: usize = 256;
 pub const FORGOTTEN_PER_STEP: usize = 1024;
 
 pub(super) fn tick(d: &Durable, v: &mut Volatile, now: Time) -> Decision {
+    v.tick(now);
     let mut events = Vec::new();
     for id in v.take_due(now, LOOKS_PER_STEP) {
         events.extend(look(d, v, now, id));

@@ -107,7 +107,7 @@ impl Durable {
             return;
         };
         let key = (lease.tenant.clone(), lease.request);
-        if let Some(mut r) = self.requests.get(&key).cloned()
+        if let Some(mut r) = self.requests.get(&key.0, key.1).cloned()
             && let Effect::Lease { end, .. } = &mut r.effect
         {
             *end = Some((how, fence));

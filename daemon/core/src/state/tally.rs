@@ -147,8 +147,8 @@ impl Durable {
             line.job(None, Some(job));
             tallies.job(None, Some(job));
         }
-        for (key, r) in &self.requests {
-            tallies.request(key, None, Some(r.effect));
+        for (tenant, id, r) in self.requests.iter() {
+            tallies.request(&(tenant.clone(), id), None, Some(r.effect));
         }
         line == self.line && tallies == self.tallies
     }

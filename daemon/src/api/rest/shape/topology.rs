@@ -95,7 +95,7 @@ impl Topology {
 
 fn packages(node: &Node) -> Vec<Package> {
     let mut by: BTreeMap<u16, (CpuSet, Vec<u16>)> = BTreeMap::new();
-    for core in &node.cores {
+    for core in node.cores.iter() {
         let (cores, numa) = by.entry(core.package).or_default();
         cores.insert(core.id);
         if let Err(at) = numa.binary_search(&core.numa) {
