@@ -58,6 +58,17 @@ fn wait_for(daemon: &mut Child, what: &str) -> String {
 }
 
 #[test]
+#[cfg(all(feature = "jemalloc", target_arch = "x86_64"))]
+fn the_allocators_settings_are_built_in() {
+    let program = std::fs::read(env!("CARGO_BIN_EXE_evenkeeld")).unwrap();
+    let settings = b"narenas:1,dirty_decay_ms:1000";
+    assert!(
+        program.windows(settings.len()).any(|at| at == settings),
+        "cargo was started outside the repository, and did not read its .cargo/config.toml"
+    );
+}
+
+#[test]
 fn a_wrong_configuration_is_exit_code_2_with_every_problem_and_starts_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let wrong = "[leases]\nttl = 5\n[nod]\n";

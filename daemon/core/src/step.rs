@@ -194,7 +194,7 @@ fn ended_lease(
 }
 
 impl State {
-    /// When to call [`step`] next, with [`Command::Tick`], if nothing else happens.
+    /// By when to call [`step`] with [`Command::Tick`], whatever else happens meanwhile. Where that is past: at once.
     pub fn next_wakeup(&mut self, now: Time) -> Time {
         self.volatile.next_wakeup(now)
     }

@@ -256,8 +256,8 @@ impl Volatile {
         self.ticked = now;
     }
 
-    /// When the core has to be called next. Counted from the last tick, not from the last step: a daemon that is never
-    /// idle has wake-ups, too.
+    /// By when the next tick has to come, whatever else happens meanwhile; it may be past. Counted from the last tick,
+    /// not from the last step: a daemon that is never idle has ticks, too.
     pub fn next_wakeup(&mut self, now: Time) -> Time {
         /// Nothing waits longer: conditions that have no timer of their own are seen within it.
         const AT_LEAST_EVERY: Millis = Millis(1000);

@@ -55,13 +55,14 @@ impl Device {
     /// It hangs. The signal takes a moment to reach its threads: what they hear meanwhile they still answer.
     fn hang(&self) {
         self.signal(Signal::SIGSTOP);
-        let stopped = |thread: std::fs::DirEntry| {
-            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap();
-            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        // One that cannot be read is just ending.
+        let stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+            let stat = thread.and_then(|t| std::fs::read_to_string(t.path().join("stat")));
+            stat.is_ok_and(|s| s.rsplit_once(") ").unwrap().1.starts_with('T'))
         };
         until("it hangs", || {
             let mut threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
-            threads.all(|t| stopped(t.unwrap())).then_some(())
+            threads.all(stopped).then_some(())
         });
     }
 
