@@ -6,7 +6,7 @@ use evenkeel_core::command::Rejection;
 use evenkeel_core::converge::target_of;
 use evenkeel_core::event::Event;
 use evenkeel_core::id::LeaseId;
-use evenkeel_core::lease::{End, Phase};
+use evenkeel_core::lease::Phase;
 use evenkeel_core::unit::Time;
 
 use super::Controller;
@@ -61,12 +61,7 @@ impl Controller {
                 if let Some((_, lease)) = shared.published.remove(&id) {
                     lease.wake();
                 }
-                let how = if *how == End::Abandoned {
-                    "nobody waited for it"
-                } else {
-                    "it ended"
-                };
-                self.tell_waiters(id, &Err(how));
+                self.tell_waiters(id, &Err(how.why()));
             }
             Event::LeaseRetargeted { .. } | Event::LeaseQuarantined { .. } => {
                 if let Some(lease) = shared.published.get(&id) {

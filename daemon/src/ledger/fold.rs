@@ -407,7 +407,6 @@ fn vector_rows(lease: &Lease, batch: &mut Batch) {
 }
 
 fn job_row(job: &Job, after: &Durable) -> JobRow {
-    let key = (job.tenant.clone(), job.request);
     JobRow {
         id: job.id,
         tenant: job.tenant.clone(),
@@ -416,7 +415,7 @@ fn job_row(job: &Job, after: &Durable) -> JobRow {
         arrival: job.arrival,
         remembered: after
             .requests()
-            .get(&key.0, key.1)
+            .get(&job.tenant, job.request)
             .is_some_and(|r| r.effect == Effect::Job(job.id)),
         spec: job.spec.clone(),
         phase: job.phase,
