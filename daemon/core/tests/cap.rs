@@ -98,6 +98,7 @@ fn refitted(shares: [(u32, u32); 2], rates: [f64; 2]) -> (Vec<f64>, Vec<u32>) {
         t_train: rates[1],
         yielded: 1.0,
         windows: 5,
+        error: 0.0,
     };
     let run = |trigger| {
         let (scale, learned) = ([1.0, 1.0], [vec![], vec![]]);

@@ -40,6 +40,12 @@ use window::Windows;
 pub const SMOOTH: usize = 5;
 /// A stay is judged again once the signed gap has moved by this much from the judged one.
 pub const REARM_GAP: f64 = 0.05;
+/// A refit that cannot tell its gap from noise waits for twice as many windows, up to so many times.
+const REFIT_PATIENCE: u32 = 4;
+/// Standard errors beyond which a gap is no longer noise.
+const SIGMAS: f64 = 3.5;
+/// A gap below this after a refit is noise or rounding: nothing to correct.
+pub const REFIT_GAP: f64 = 0.05;
 /// Reasons kept for `top`.
 const REASONS_MAX: usize = 5;
 
@@ -82,6 +88,9 @@ pub struct Measured {
     pub yielded: f64,
     /// Windows that are in it.
     pub windows: u32,
+    /// Standard error of `ln(t_r / t_train)` as smoothed, from how the windows scatter; 0 of fewer than three.
+    #[serde(default)]
+    pub error: f64,
 }
 
 impl Measured {
@@ -96,6 +105,14 @@ impl Measured {
         } else {
             Side::Training
         }
+    }
+    /// The gap that noise alone opens now and then: one below it says nothing.
+    pub fn noise_gap(&self) -> f64 {
+        1.0 - libm::exp(-self.sigmas() * self.error)
+    }
+    /// Standard errors that chance hardly ever reaches. Few windows know their own scatter badly: more of them there.
+    fn sigmas(&self) -> f64 {
+        SIGMAS * (1.0 + 4.0 / f64::from(self.windows.max(1)))
     }
     /// The gap with a sign: positive while the rollout is slower.
     pub fn signed_gap(&self) -> f64 {
@@ -307,9 +324,12 @@ impl Watch {
         self.since_move = self.since_move.saturating_add(1);
         self.alarm_on(&window, ctx);
         self.recent.push_back(window);
-        let keep = SMOOTH
-            .max(ctx.spec.rebalance.refit_windows as usize)
-            .min(window::KEEP_MAX);
+        let refit = ctx
+            .spec
+            .rebalance
+            .refit_windows
+            .saturating_mul(REFIT_PATIENCE);
+        let keep = SMOOTH.max(refit as usize).min(window::KEEP_MAX);
         while self.recent.len() > keep {
             self.recent.pop_front();
         }
@@ -347,7 +367,10 @@ impl Watch {
                 Origin::Move => Trigger::AfterMove,
                 Origin::Refit => Trigger::AfterRefit,
             };
-            let measured = self.measured(rebalance.refit_windows as usize)?;
+            let measured = self.measured(self.since_move as usize)?;
+            if self.is_unclear(&measured, rebalance.refit_windows) {
+                return None;
+            }
             let why = alloc::format!(
                 "{} windows measured since {}: the curves are refitted from co-running rates.",
                 self.since_move,
@@ -379,6 +402,16 @@ impl Watch {
             measured,
             why,
         })
+    }
+
+    /// Whether a refit would be better off with more windows: noise could have opened the gap, and the patience is not at
+    /// its end. It looks again at 2 and 4 times as many windows, not at each: who looks often enough sees anything.
+    fn is_unclear(&self, measured: &Measured, refit_windows: u32) -> bool {
+        let (n, gap) = (self.since_move, measured.gap());
+        let most = (refit_windows.saturating_mul(REFIT_PATIENCE)).min(window::KEEP_MAX as u32);
+        let looks = (n / refit_windows).is_power_of_two() && n % refit_windows == 0;
+        let owed = self.pending.is_some(); // the verdict of the window before, which nobody answered
+        n < most && ((!looks && !owed) || (gap >= REFIT_GAP && gap < measured.noise_gap()))
     }
 
     /// The controller looked at the newest verdict, and the shares stay (its refit, if any, is committed): quiet

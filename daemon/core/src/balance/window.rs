@@ -352,6 +352,23 @@ pub(super) fn medians(windows: &[&Window]) -> (Rate, Rate) {
     (of(|w| w.t_r.get()), of(|w| w.t_train.get()))
 }
 
+/// Standard error of the median of `ln(T_r/T_train)`: 1.25 times that of a mean (normal noise). Zero of fewer than three.
+fn standard_error(windows: &[&Window]) -> f64 {
+    const OF_MEDIAN: f64 = 1.2533;
+    let both = |w: &&Window| w.t_r > Rate::ZERO && w.t_train > Rate::ZERO;
+    let logs = windows.iter().copied().filter(both);
+    let logs: Vec<f64> = logs
+        .map(|w| libm::log(w.t_r.get() / w.t_train.get()))
+        .collect();
+    let n = logs.len() as f64;
+    if logs.len() < 3 {
+        return 0.0;
+    }
+    let mean = logs.iter().sum::<f64>() / n;
+    let squares: f64 = logs.iter().map(|l| (l - mean) * (l - mean)).sum();
+    OF_MEDIAN * libm::sqrt(squares / (n - 1.0) / n)
+}
+
 /// The windows, newest first, smoothed by medians; none without a window.
 pub(super) fn smooth(windows: &[&Window]) -> Option<Measured> {
     let newest = windows.first()?;
@@ -376,5 +393,6 @@ pub(super) fn smooth(windows: &[&Window]) -> Option<Measured> {
         t_train,
         yielded: median(windows.iter().map(|w| w.yielded).collect()),
         windows: windows.len() as u32,
+        error: standard_error(windows),
     })
 }

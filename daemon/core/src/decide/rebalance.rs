@@ -10,14 +10,11 @@ use alloc::vec::Vec;
 use crate::allocate::{
     Inputs, Problem, Room, Share, Solution, keep_caps, pin, place, problem_for, solve, supply_for,
 };
-use crate::balance::{Measured, Refit, StayReason, Trigger, Verdict, refit};
+use crate::balance::{Measured, REFIT_GAP, Refit, StayReason, Trigger, Verdict, refit};
 use crate::grant::Resize;
 use crate::job::Plan;
 use crate::node::Node;
 use crate::unit::{Millis, Rate, Sms};
-
-/// A gap below this after a refit is noise or rounding: nothing to correct.
-pub const REFIT_GAP: f64 = 0.05;
 
 /// Everything that a judgement depends on.
 #[derive(Clone, Copy, Debug)]
@@ -223,6 +220,15 @@ fn nothing_to_correct(trigger: Trigger, measured: &Measured) -> Option<(StayReas
             let detail = format!(
                 "The curves were refitted; the gap is only {:.1} %.",
                 100.0 * gap
+            );
+            Some((StayReason::Balanced, detail))
+        }
+        Trigger::Start | Trigger::AfterMove if gap < measured.noise_gap() => {
+            let detail = format!(
+                "The curves were refitted; the gap of {:.1} % is no more than noise can open ({:.1} % over {} windows).",
+                100.0 * gap,
+                100.0 * measured.noise_gap(),
+                measured.windows
             );
             Some((StayReason::Balanced, detail))
         }
