@@ -109,6 +109,7 @@ fn job(resize: Resize) -> Job {
         name: name("pick"),
         unit: name("env_step"),
         priority: 0,
+        weight: 1.0,
         gpus: vec![],
         gpu_count: 1,
         groups: 2,

@@ -56,6 +56,7 @@ fn refitted(shares: [(u32, u32); 2], rates: [f64; 2]) -> (Vec<f64>, Vec<u32>) {
         name: name("j"),
         unit: name("u"),
         priority: 0,
+        weight: 1.0,
         gpus: vec![],
         gpu_count: 1,
         groups: 2,

@@ -13,13 +13,17 @@ use crate::unit::{Bytes, Rate, Sms};
 
 mod ebrl;
 mod explain;
+pub mod fair;
 mod finish;
+mod guess;
 mod idle;
+mod offer;
 mod options;
 mod pin;
 mod place;
 mod problem;
 pub mod rules;
+mod together;
 mod waterfill;
 
 pub use idle::Idle;
@@ -27,6 +31,7 @@ pub use options::ladder;
 pub use pin::{keep_caps, pin};
 pub use place::{Room, choose_gpus, gpus_of_worker, place, split_sms, supply_for};
 pub use problem::{BadProblem, Inputs, Refusal, plan, problem_for};
+pub use together::{Bidder, Portion, TenantRoom, plan_together};
 
 /// What the job may use: amounts that are free to it, its own present holdings included.
 #[derive(Clone, Debug, PartialEq, Eq)]

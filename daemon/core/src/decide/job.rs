@@ -19,7 +19,8 @@ use crate::event::Event;
 use crate::grant::{Ask, Member};
 use crate::id::{BodyHash, Fence, LeaseId, Name, RequestId};
 use crate::job::{
-    Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, Slot, WORKERS_MAX,
+    Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, Slot, WEIGHT_RANGE,
+    WORKERS_MAX,
 };
 use crate::lease::{End, Lease, Phase};
 use crate::state::{Durable, Effect, slots};
@@ -102,6 +103,13 @@ pub fn check(spec: &JobSpec) -> Result<(), Rejection> {
                 "{} groups: 1 runs rollout stages in turn, 2 overlaps them",
                 spec.groups
             ),
+        );
+    }
+    let (least, most) = WEIGHT_RANGE;
+    if !(spec.weight >= least && spec.weight <= most) {
+        return invalid(
+            "weight",
+            format!("{} is no weight: {least} to {most}", spec.weight),
         );
     }
     let mut names = BTreeSet::new();

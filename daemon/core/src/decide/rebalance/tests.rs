@@ -68,6 +68,7 @@ fn spec() -> JobSpec {
         name: name("pick"),
         unit: name("env_step"),
         priority: 0,
+        weight: 1.0,
         gpus: vec![GpuId(0)],
         gpu_count: 1,
         groups: 2,
