@@ -147,6 +147,7 @@ impl World {
         let admitted = Event::JobAdmitted {
             id: JobId(1),
             plan: plan(parts),
+            promised: false,
         };
         durable.evolve(&admitted);
         durable.commit();

@@ -194,7 +194,7 @@ pub(super) fn plan_for(d: &Durable, job: &Job, room: &Room) -> Result<Plan, Reje
 }
 
 /// The stages of a job whose GPU share can never change, and is in use: a new plan leaves it as it is.
-fn pinned(d: &Durable, job: &Job) -> Vec<bool> {
+pub(super) fn pinned(d: &Durable, job: &Job) -> Vec<bool> {
     let is_pinned = |slot: &Slot| {
         let lease = slot.lease.and_then(|id| d.leases().get(&id));
         lease.is_some_and(Lease::is_pinned)
