@@ -348,8 +348,9 @@ impl<'a> Arena<'a> {
         if free.len() < rising.len() {
             return self.raise(stands, best);
         }
-        // Nobody is stuck by itself: one has to stay, and who that is decides what the others reach.
-        let tries = free.iter().map(|j| {
+        // Nobody is stuck by itself: one has to stay, and who that is decides what the others reach. Where it decides
+        // nothing, the latest stays.
+        let tries = free.iter().rev().map(|j| {
             let mut one = stands.clone();
             one[*j].settled = true;
             self.raise(one, best.clone())
