@@ -100,6 +100,7 @@ fn refitted(shares: [(u32, u32); 2], rates: [f64; 2]) -> (Vec<f64>, Vec<u32>) {
         yielded: 1.0,
         windows: 5,
         error: 0.0,
+        overlap: Vec::new(),
     };
     let run = |trigger| {
         let (scale, learned) = ([1.0, 1.0], [vec![], vec![]]);

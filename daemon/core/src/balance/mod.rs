@@ -17,6 +17,8 @@ use crate::job::{JobSpec, Plan, Role};
 use crate::unit::{Bytes, Millis, Rate, Sms, Time};
 
 mod detect;
+mod eta;
+mod overlap;
 mod refit;
 mod report;
 mod restarts;
@@ -33,6 +35,8 @@ pub use silent::{Missing, SILENT_AFTER, Silent};
 pub use window::{StageMeasure, Window};
 
 use detect::Alarmist;
+use eta::Eta;
+use overlap::Overlaps;
 use restarts::Restarts;
 use window::Windows;
 
@@ -60,8 +64,6 @@ pub struct JobContext<'a> {
     pub settled: bool,
     /// What is free beside the job: a stay is judged again when it changes.
     pub free: Free,
-    /// Measured efficiency of the rollout's overlap; none: 1.
-    pub eta: Option<f64>,
 }
 
 /// What is free beside a job.
@@ -91,6 +93,9 @@ pub struct Measured {
     /// Standard error of `ln(t_r / t_train)` as smoothed, from how the windows scatter; 0 of fewer than three.
     #[serde(default)]
     pub error: f64,
+    /// Of each stage's busy time, the share in which each other stage was busy; empty: not known, taken as all.
+    #[serde(default)]
+    pub overlap: Vec<Vec<f64>>,
 }
 
 impl Measured {
@@ -231,6 +236,8 @@ pub struct Watch {
     stages: Vec<Declared>,
     began: Time,
     windows: Windows,
+    overlaps: Overlaps,
+    eta: Eta,
     restarts: Restarts,
     alarm: Alarmist,
     recent: VecDeque<Window>,
@@ -268,6 +275,8 @@ impl Watch {
             stages: spec.stages.iter().map(declared).collect(),
             began: now,
             windows: Windows::default(),
+            overlaps: Overlaps::of(spec.stages.len()),
+            eta: Eta::default(),
             restarts: Restarts::of(spec.stages.len()),
             alarm: Alarmist::default(),
             recent: VecDeque::new(),
@@ -295,6 +304,7 @@ impl Watch {
         }
         report.check()?;
         self.windows.ingest(report);
+        self.overlaps.ingest(report);
         Ok(())
     }
 
@@ -312,14 +322,32 @@ impl Watch {
         self.restarts.medians()
     }
 
+    /// What was reported so far belongs to a split that is no longer in force.
+    fn forget_split(&mut self) {
+        self.windows.discard();
+        self.overlaps.discard();
+        self.eta.discard();
+    }
+
+    /// Efficiency of the rollout's overlap, in (0, 1]; none: not measured.
+    pub fn eta(&self) -> Option<f64> {
+        self.eta.told()
+    }
+    /// `κ_ij`, by how much a busy stage j slows stage i; none where it is not known well enough.
+    pub fn kappa(&self) -> Vec<Vec<Option<f64>>> {
+        self.overlaps.kappa()
+    }
+
     /// Closes a window if it is complete, and says whether the controller should look at the job. Call it after
     /// each report; at most one verdict per window.
     pub fn poll(&mut self, ctx: &JobContext<'_>) -> Option<Verdict> {
         if !ctx.settled {
-            self.windows.discard();
+            self.forget_split();
             return None;
         }
-        let window = self.windows.close(ctx)?;
+        let (window, flow) = self.windows.close(ctx, self.eta.told())?;
+        self.overlaps.close();
+        self.eta.observe(ctx.spec, &window, &flow);
         self.closed += 1;
         self.since_move = self.since_move.saturating_add(1);
         self.alarm_on(&window, ctx);
@@ -433,7 +461,7 @@ impl Watch {
             Some((Trigger::Start | Trigger::AfterMove | Trigger::AfterRefit, _)) => Origin::Refit,
             Some((Trigger::Detector, _)) | None => Origin::Move,
         };
-        self.windows.discard();
+        self.forget_split();
         self.recent.clear();
         self.alarm.reset();
         self.judged = None;
@@ -458,7 +486,8 @@ impl Watch {
     /// Smoothed over the newest `n` windows; none before the first.
     pub fn measured(&self, n: usize) -> Option<Measured> {
         let newest: Vec<&Window> = self.recent.iter().rev().take(n.max(1)).collect();
-        window::smooth(&newest)
+        let overlap = self.overlaps.shares().unwrap_or_default();
+        window::smooth(&newest).map(|m| Measured { overlap, ..m })
     }
 
     /// What `top` shows.

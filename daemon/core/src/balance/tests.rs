@@ -74,7 +74,6 @@ fn ctx<'a>(spec: &'a JobSpec, plan: &'a Plan) -> JobContext<'a> {
         plan,
         settled: true,
         free: Free::default(),
-        eta: None,
     }
 }
 

@@ -369,9 +369,6 @@ pub(super) fn report(
         plan,
         settled: settled(d, job),
         free,
-        // Taken as 1, and a plan says so. Rates count busy time, so that waiting for the other stage does not show in
-        // them: a live estimate of the overlap needs wall time without waiting, and comes with measured interference.
-        eta: None,
     };
     let Some(verdict) = watch.poll(&context) else {
         return Ok(Decision::done());

@@ -149,7 +149,7 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
     }
     let pinned = case.inputs.pinned;
     pin(&mut problem, pinned, now);
-    let theta = theta_of(&problem, &now.stages);
+    let theta = problem.predict(&now.stages).theta;
     let mut new = match solve(&problem, Some(now)) {
         Ok(new) => new,
         Err(e) => return stay(StayReason::NoSplit, e.to_string()),
@@ -234,13 +234,6 @@ fn nothing_to_correct(trigger: Trigger, measured: &Measured) -> Option<(StayReas
         }
         _ => None,
     }
-}
-
-/// Job throughput that a problem's curves predict for shares.
-fn theta_of(problem: &Problem, shares: &[Share]) -> Rate {
-    let rate = |(i, s): (usize, &Share)| problem.rate(i, s.cores, s.sms, s.batch).get();
-    let rates: Vec<f64> = shares.iter().enumerate().map(rate).collect();
-    Rate::clamped(problem.combine(&rates).2)
 }
 
 /// The pause that the move costs, in seconds, and what is known of it: the drain, and the slowest restart of the

@@ -238,7 +238,6 @@ impl Loop {
                 plan: &self.plan,
                 settled: true,
                 free,
-                eta: None,
             };
             if let Some(verdict) = self.watch.poll(&ctx) {
                 self.judge(&verdict);
@@ -399,6 +398,7 @@ fn judged(change: impl Fn(&mut JobSpec), costs: Costs<'_>) -> Decision {
         yielded: 1.0,
         windows: 5,
         error: 0.0,
+        overlap: Vec::new(),
     };
     let verdict = Verdict {
         trigger: Trigger::Detector,
