@@ -5,9 +5,9 @@ use evenkeel_core::allocate::{Inputs, Room, plan};
 use evenkeel_core::command::{Acquire, Rejection};
 use evenkeel_core::cpuset::CpuSet;
 use evenkeel_core::decide::job::{profiles_of, settled};
-use evenkeel_core::grant::{Ask, GpuAsk, SmAsk};
+use evenkeel_core::grant::{Ask, GpuAsk, Member, SmAsk};
 use evenkeel_core::id::{GpuId, JobId, LeaseId};
-use evenkeel_core::job::{Job, JobPhase, Plan, StageSpec};
+use evenkeel_core::job::{Job, JobPhase, Plan, Slot, StageSpec};
 use evenkeel_core::lease::{Lease, Phase};
 use evenkeel_core::node::{Gpu, GpuMode};
 use evenkeel_core::state::{Durable, slot};
@@ -257,7 +257,9 @@ pub fn queue_is_served(d: &Durable) -> Verdict {
             continue;
         };
         let place = d.jobs().get(&member.job).and_then(|job| slot(job, member));
-        if place.is_some_and(|s| s.lease.is_none() && !s.unclaimed.is_empty()) {
+        let is_kept = |s: &Slot| s.lease.is_none() && !s.unclaimed.is_empty();
+        // A part of a place is not yet the place, while somebody still has to give up the rest.
+        if place.is_some_and(|s| is_kept(s) && (is_whole(d, member, s) || !somebody_gives(d))) {
             return broken(
                 "queue_is_served",
                 format!("{} waits for its place, which is kept", entry.id),
@@ -305,4 +307,19 @@ pub fn refusal_is_justified(d: &Durable, a: &Acquire, refusal: Option<&Rejection
         "a_refusal_is_justified",
         format!("{a:?} would fit now; refused with {refusal:?}"),
     )
+}
+
+/// Whether all that the plan gives a worker is kept for it.
+fn is_whole(d: &Durable, member: Member, place: &Slot) -> bool {
+    let stage = usize::from(member.stage.0);
+    let plan = d.jobs().get(&member.job).and_then(|j| j.plan.as_ref());
+    let planned = plan.and_then(|p| p.stages.get(stage)?.workers.get(member.worker.0 as usize));
+    planned == Some(&place.unclaimed)
+}
+
+/// Whether a worker of any job still has more than it is told to have.
+fn somebody_gives(d: &Durable) -> bool {
+    let of_job = |l: &&Lease| matches!(&l.ask, Ask::Stage(m) if d.jobs().contains_key(&m.job));
+    let mut workers = d.leases().values().filter(of_job);
+    workers.any(|l| !l.held.fits_in(&l.target))
 }

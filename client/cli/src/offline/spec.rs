@@ -266,7 +266,7 @@ fn rules(of: Of<'_>, spec: &client::RebalanceSpec) -> Result<RebalanceSpec, Bad>
             },
         },
         client::Detector::Cusum => Detector::Cusum {
-            slack: of.within("cusum_slack", spec.cusum_slack.unwrap_or(0.05), 0.0, 100.0)?,
+            slack: of.within("cusum_slack", spec.cusum_slack.unwrap_or(0.1), 0.0, 100.0)?,
             threshold: {
                 let threshold = spec.cusum_threshold.unwrap_or(0.5);
                 of.within("cusum_threshold", threshold, 1e-9, 1e6)?

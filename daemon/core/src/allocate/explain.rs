@@ -21,7 +21,7 @@ pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
         .iter()
         .enumerate()
         .map(|(i, p)| {
-            let (menu, stage) = (&search.menus.stages[i], &problem.stages[i]);
+            let menu = &search.menus.stages[i];
             let row = &menu.rows[p.row];
             let sms = Sms(menu.ladder[p.rung]);
             let cap = match problem.sm_mode {

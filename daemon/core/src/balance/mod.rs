@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{StageId, WorkerId};
-use crate::job::{JobSpec, Plan, Role};
+use crate::job::{Detector, JobSpec, Plan, Role};
 use crate::unit::{Bytes, Millis, Rate, Sms, Time};
 
 mod detect;
@@ -50,6 +50,10 @@ const REFIT_PATIENCE: u32 = 4;
 const SIGMAS: f64 = 3.5;
 /// A gap below this after a refit is noise or rounding: nothing to correct.
 pub const REFIT_GAP: f64 = 0.05;
+/// A change is answered by what was measured over at least and at most so many windows since it.
+const FRESH_MIN: u32 = 6;
+/// See [`FRESH_MIN`].
+const FRESH_MAX: u32 = 20;
 /// Reasons kept for `top`.
 const REASONS_MAX: usize = 5;
 
@@ -357,7 +361,10 @@ impl Watch {
             .rebalance
             .refit_windows
             .saturating_mul(REFIT_PATIENCE);
-        let keep = SMOOTH.max(refit as usize).min(window::KEEP_MAX);
+        let keep = SMOOTH
+            .max(FRESH_MAX as usize)
+            .max(refit as usize)
+            .min(window::KEEP_MAX);
         while self.recent.len() > keep {
             self.recent.pop_front();
         }
@@ -417,7 +424,12 @@ impl Watch {
         if self.cooldown > 0 || !self.alarm.fires(&rebalance.detector) {
             return None;
         }
-        let measured = self.measured(SMOOTH)?;
+        // Over the windows since the change; of very few, one waits for more.
+        let since = self.alarm.windows(&rebalance.detector);
+        if since < FRESH_MIN && matches!(rebalance.detector, Detector::Cusum { .. }) {
+            return None;
+        }
+        let measured = self.measured((since.min(FRESH_MAX) as usize).max(SMOOTH))?;
         let moved = |(gap, free): &(f64, Free)| {
             libm::fabs(measured.signed_gap() - gap) >= REARM_GAP || *free != ctx.free
         };
@@ -449,6 +461,8 @@ impl Watch {
         self.alarm.reset();
         if let Some((trigger, measured)) = self.pending.take() {
             self.expected = Some((measured.t_r, measured.t_train));
+            self.alarm
+                .rebase(measured.t_r, measured.t_train, measured.windows);
             self.judged = (trigger == Trigger::Detector).then(|| (measured.signed_gap(), free));
         }
         self.remark(Some(reason), detail);
@@ -463,7 +477,7 @@ impl Watch {
         };
         self.forget_split();
         self.recent.clear();
-        self.alarm.reset();
+        self.alarm.moved();
         self.judged = None;
         self.expected = None;
         self.refitted = false;

@@ -20,7 +20,7 @@ use crate::event::Event;
 use crate::grant::{Ask, Member, Vector};
 use crate::id::JobId;
 use crate::job::{Job, JobPhase, Plan};
-use crate::lease::{Lease, Phase};
+use crate::lease::Lease;
 use crate::state::{Durable, Kind, Place, Waiter, slot};
 use crate::volatile::Volatile;
 
@@ -227,10 +227,8 @@ pub(super) fn room(d: &Durable, v: &mut Volatile, lease: &Lease) -> Result<Vecto
 
 /// Whether a job's worker has not yet given up what it has to.
 fn somebody_gives(d: &Durable) -> bool {
-    let leases = d.jobs().keys().flat_map(|id| d.leases_of(*id));
-    leases
-        .filter(|l| l.phase.is_usable() && l.phase != Phase::Pending)
-        .any(|l| !l.held.fits_in(&l.target))
+    let mut leases = d.jobs().keys().flat_map(|id| d.leases_of(*id));
+    leases.any(|l| !l.held.fits_in(&l.target))
 }
 
 /// What is kept for a worker of an admitted job.

@@ -273,7 +273,7 @@ fn detector(w: &pb::RebalanceSpec) -> Result<Detector, Bad> {
             Ok(Detector::Streak { gap, windows })
         }
         "cusum" => Ok(Detector::Cusum {
-            slack: within("cusum_slack", w.cusum_slack.unwrap_or(0.05), 0.0, 100.0)?,
+            slack: within("cusum_slack", w.cusum_slack.unwrap_or(0.1), 0.0, 100.0)?,
             threshold: within(
                 "cusum_threshold",
                 w.cusum_threshold.unwrap_or(0.5),
