@@ -263,7 +263,11 @@ fn a_measured_job_is_balanced_and_explained() {
     );
     let shares = &plan.stages[1].workers[0].gpus;
     assert_eq!(shares[&GpuId(0)].guarantee, Sms(44));
-    assert_eq!(shares[&GpuId(0)].memory, Bytes::gib(10));
+    assert_eq!(
+        shares[&GpuId(0)].memory,
+        Bytes::mib(10 * 1024 * 105 / 100),
+        "the measured peak and 5 %"
+    );
 }
 
 #[test]
