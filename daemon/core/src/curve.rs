@@ -22,8 +22,8 @@ use crate::unit::{Bytes, Rate, Sms};
 pub mod repeats;
 mod slice;
 
-pub use slice::{Slice, isotonic};
 use slice::Raw;
+pub use slice::{Slice, isotonic, pools};
 
 /// One measurement of a stage (all its workers together, per GPU of the job for SMs).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -14,14 +14,14 @@ use alloc::vec::Vec;
 
 use crate::allocate::{Problem, Share, Solution, solve};
 use crate::curve::{Curve, Point};
-use crate::unit::Sms;
+use crate::unit::{Bytes, Rate, Sms};
 
 mod bounds;
 mod known;
 
 use bounds::Bound;
-pub use known::Spot;
 use known::Known;
+pub use known::Spot;
 
 /// What was measured of a stage, and what may be.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,17 +52,23 @@ pub struct Rules {
     pub tight: f64,
     /// Most trials of one point.
     pub repeats: u32,
+    /// Most trials of the campaign, those made before included.
+    pub most: u32,
 }
 
 impl Default for Rules {
     fn default() -> Self {
         Self {
             tolerance: 0.02,
-            tight: 0.02,
-            repeats: 3,
+            tight: 0.015,
+            repeats: 4,
+            most: u32::MAX,
         }
     }
 }
+
+/// A point whose trials contradict each other is tried so often at least: the median of five survives two outliers.
+const DOUBTS_MOST: u32 = 5;
 
 /// The next trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,6 +112,8 @@ pub enum Stop {
     Tight(f64),
     /// Everything on the grids was tried.
     All,
+    /// As many trials were made as were allowed. A plan could still be better by this share.
+    Spent(f64),
     /// No stage works anywhere, so there is nothing to plan with.
     Nothing,
 }
@@ -113,8 +121,10 @@ pub enum Stop {
 /// The trial that teaches most about the best plan, or why none does.
 pub fn next(campaign: &Campaign<'_>) -> Next {
     let known: Vec<Known> = campaign.stages.iter().map(Known::of).collect();
+    let made: usize = campaign.stages.iter().map(|s| s.points.len()).sum();
+    let is_spent = made >= usize::try_from(campaign.rules.most).unwrap_or(usize::MAX);
     let first = corner(campaign, &known).or_else(|| doubt(campaign, &known));
-    if let Some(trial) = first {
+    if let (Some(trial), false) = (first, is_spent) {
         return Next::Try(trial);
     }
     if known.iter().all(|k| k.measured().next().is_none()) {
@@ -128,6 +138,9 @@ pub fn next(campaign: &Campaign<'_>) -> Next {
         (None, Some(_)) => f64::INFINITY,
         (_, None) => 0.0,
     };
+    if is_spent {
+        return Next::Stop(Stop::Spent(promise.max(0.0)));
+    }
     let trial = match &hope {
         Some(hope) if promise > campaign.rules.tolerance => {
             promising(&known, &bounds, now.as_ref().map(|n| &n.0), hope, promise)
@@ -164,7 +177,7 @@ fn corner(campaign: &Campaign<'_>, known: &[Known]) -> Option<Trial> {
 /// A point that is off what was measured around it, or whose two trials contradict each other. The first trial of a
 /// stage, with cold caches, is what it finds most.
 fn doubt(campaign: &Campaign<'_>, known: &[Known]) -> Option<Trial> {
-    let most = campaign.rules.repeats.max(3);
+    let most = campaign.rules.repeats.max(DOUBTS_MOST);
     let of = |(stage, k): (usize, &Known)| {
         k.doubtful(most).map(|spot| Trial {
             stage,
@@ -245,18 +258,40 @@ fn loose(
         if problem.groups != 1 && spare > 3.0 * noise {
             continue; // it does not bind, whatever its noise
         }
-        for at in k.around(share, problem.stages[stage].workers) {
-            let trials = k.trials(at);
-            let error = noise / libm::sqrt(f64::from(trials.max(1)));
-            let more = trials > 0 && trials < rules.repeats && error > rules.tight;
-            if more && best.as_ref().is_none_or(|(most, _)| error > *most) {
-                let why = Why::Loose(error);
-                let spot = k.grid[at];
-                best = Some((error, Trial { stage, spot, why }));
-            }
+        let around = k.around(share, problem.stages[stage].workers);
+        let parts = parts(around.iter().map(|at| k.grid[*at].sms), share.sms);
+        let errors = around.iter().zip(parts).map(|(at, part)| {
+            let trials = k.trials(*at);
+            let error = part * noise / libm::sqrt(f64::from(trials.max(1)));
+            (error, *at, trials)
+        });
+        let errors: Vec<(f64, usize, u32)> = errors.collect();
+        let whole = libm::sqrt(errors.iter().map(|e| e.0 * e.0).sum());
+        if whole <= rules.tight {
+            continue;
+        }
+        let may = |e: &&(f64, usize, u32)| e.2 > 0 && e.2 < rules.repeats;
+        let worst = errors.iter().filter(may).max_by(|a, b| a.0.total_cmp(&b.0));
+        if let Some((error, at, _)) = worst
+            && best.as_ref().is_none_or(|(most, _)| error > most)
+        {
+            let (spot, why) = (k.grid[*at], Why::Loose(whole));
+            best = Some((*error, Trial { stage, spot, why }));
         }
     }
     best.map(|b| b.1)
+}
+
+/// What each of one or two points on the SM axis contributes to the rate between them.
+fn parts(points: impl Iterator<Item = Sms>, at: Sms) -> Vec<f64> {
+    let points: Vec<f64> = points.map(|q| f64::from(q.0)).collect();
+    match points[..] {
+        [a, b] if b > a => {
+            let t = (f64::from(at.0) - a) / (b - a);
+            [1.0 - t, t].into()
+        }
+        _ => points.iter().map(|_| 1.0).collect(),
+    }
 }
 
 /// Each other number of replicas once.
@@ -289,13 +324,13 @@ fn rest(known: &[Known]) -> Next {
 
 impl Spot {
     /// The point of a trial here.
-    fn point(self, rate: f64, memory: crate::unit::Bytes) -> Point {
+    fn point(self, rate: f64, memory: Bytes) -> Point {
         Point {
             cores: self.cores,
             sms: self.sms,
             batch: self.batch,
             replicas: self.replicas,
-            rate: crate::unit::Rate::clamped(rate),
+            rate: Rate::clamped(rate),
             memory,
             weight: 1.0,
         }

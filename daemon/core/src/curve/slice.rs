@@ -47,13 +47,13 @@ pub(super) struct Raw {
 /// Weighted isotonic regression by pool adjacent violators: the non-decreasing sequence with the least weighted
 /// squared distance from `(value, weight)`; weights are above zero.
 pub fn isotonic(values: &[(f64, f64)]) -> Vec<f64> {
-    let blocks = blocks(values);
+    let blocks = pools(values);
     let spread = |&(mean, _, n): &(f64, f64, usize)| core::iter::repeat_n(mean, n);
     blocks.iter().flat_map(spread).collect()
 }
 
 /// The pools of [`isotonic`]: mean, weight, length.
-fn blocks(values: &[(f64, f64)]) -> Vec<(f64, f64, usize)> {
+pub fn pools(values: &[(f64, f64)]) -> Vec<(f64, f64, usize)> {
     let mut blocks: Vec<(f64, f64, usize)> = Vec::with_capacity(values.len());
     for &(value, weight) in values {
         let mut block = (value, weight, 1);
@@ -73,11 +73,7 @@ fn blocks(values: &[(f64, f64)]) -> Vec<(f64, f64, usize)> {
 
 impl Slice {
     /// The fit, and what the repeats of its points say of the noise. None: there is no point.
-    pub(super) fn fit(
-        cores: u32,
-        batch: u32,
-        mut points: Vec<Raw>,
-    ) -> Option<(Self, Vec<Centre>)> {
+    pub(super) fn fit(cores: u32, batch: u32, mut points: Vec<Raw>) -> Option<(Self, Vec<Centre>)> {
         points.sort_by_key(|p| p.sms);
         let memory = memory_with_margin(points.iter().map(|p| p.memory).max()?);
         let mut centres = Vec::new();
@@ -98,7 +94,7 @@ impl Slice {
             merged.push((same[0].sms, rate, weight));
         }
         let values: Vec<(f64, f64)> = merged.iter().map(|m| (m.1, m.2)).collect();
-        let pools = blocks(&values);
+        let pools = pools(&values);
         let pooled = pools
             .iter()
             .flat_map(|&(rate, weight, n)| core::iter::repeat_n((rate, weight), n));
@@ -194,6 +190,9 @@ impl Slice {
                 weight: source.weight(Sms(sms)),
             }
         };
-        self.knots = spread_out(grid, KNOTS_MAX).into_iter().map(raised).collect();
+        self.knots = spread_out(grid, KNOTS_MAX)
+            .into_iter()
+            .map(raised)
+            .collect();
     }
 }

@@ -43,11 +43,11 @@ pub(super) fn from_others(known: &Known, spot: Spot) -> Bound {
         low: 0.0,
         high: f64::MAX,
     };
-    for (other, centre, _) in known.measured().filter(|m| *m.0 != spot) {
-        let margin = MARGIN * known.noise / libm::sqrt(centre.weight.max(1.0));
+    for (other, (rate, weight)) in known.smooth.iter().filter(|m| *m.0 != spot) {
+        let margin = MARGIN * known.noise / libm::sqrt(weight.max(1.0));
         let (least, most) = factors(*other, spot);
-        bound.low = bound.low.max(centre.rate * (1.0 - margin) * least);
-        bound.high = bound.high.min(centre.rate * (1.0 + margin) * most);
+        bound.low = bound.low.max(rate * (1.0 - margin) * least);
+        bound.high = bound.high.min(rate * (1.0 + margin) * most);
     }
     for axis in [Axis::Sms, Axis::Cores] {
         on_line(known, spot, axis, &mut bound);
@@ -99,9 +99,12 @@ impl Axis {
 
 /// Tightens a bound by the gain that shrinks along a line of measured points.
 fn on_line(known: &Known, spot: Spot, axis: Axis, bound: &mut Bound) {
-    let line = known.measured().filter(|(s, ..)| **s != spot && axis.same_line(**s, spot));
+    let line = known
+        .smooth
+        .iter()
+        .filter(|(s, _)| **s != spot && axis.same_line(**s, spot));
     let mut line: Vec<(f64, f64)> = line
-        .map(|(s, c, _)| (f64::from(axis.of(*s)), c.rate))
+        .map(|(s, (rate, _))| (f64::from(axis.of(*s)), *rate))
         .collect();
     line.sort_by(|a, b| a.0.total_cmp(&b.0));
     let x = f64::from(axis.of(spot));

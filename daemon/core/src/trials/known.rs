@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use super::bounds::{self, Bound};
 use super::{Sampled, corners_of};
 use crate::allocate::Share;
-use crate::curve::Point;
 use crate::curve::repeats::{Centre, centre};
+use crate::curve::{Point, pools};
 use crate::unit::{Bytes, Rate, Sms};
 
 /// A place on a stage's grid.
@@ -26,6 +26,9 @@ pub struct Spot {
 const NOISE: f64 = 0.03;
 /// ... and for how many repeats that guess counts.
 const NOISE_COUNTS: f64 = 3.0;
+/// Where trials scatter more than this, it is not noise: something disturbed them. It must not make the planner think that
+/// everything else is as uncertain.
+const NOISE_MOST: f64 = 0.05;
 /// A trial so many standard deviations off what was measured around it is repeated.
 const DOUBT: f64 = 4.0;
 
@@ -38,8 +41,8 @@ pub(super) struct Tried {
     pub trials: u32,
     /// The highest peak.
     pub memory: Bytes,
-    /// The greatest relative difference of two of them.
-    apart: f64,
+    /// The relative standard deviation of those that are no outliers.
+    scatter: f64,
 }
 
 /// One stage.
@@ -49,6 +52,8 @@ pub(super) struct Known {
     pub grid: Vec<Spot>,
     /// On the grid or not.
     pub tried: BTreeMap<Spot, Tried>,
+    /// What was measured and worked, made monotone along SMs: rate, and the weight behind it.
+    pub smooth: BTreeMap<Spot, (f64, f64)>,
     /// The noise of a trial.
     pub noise: f64,
     repeats: Vec<Centre>,
@@ -63,7 +68,7 @@ fn noise_of<'a>(repeats: impl Iterator<Item = &'a Centre>) -> f64 {
     let guess = (NOISE_COUNTS * NOISE * NOISE, NOISE_COUNTS);
     let add = |(s, f): (f64, f64), c: &Centre| (s + c.squares, f + c.freedom);
     let (squares, freedom) = repeats.fold(guess, add);
-    libm::sqrt(squares / freedom)
+    libm::sqrt(squares / freedom).min(NOISE_MOST)
 }
 
 impl Known {
@@ -80,9 +85,11 @@ impl Known {
             .map(|(spot, points)| (spot, Tried::of(&points)))
             .collect();
         let repeats: Vec<Centre> = tried.values().filter_map(|t| t.centre).collect();
+        let smooth = smooth(&tried);
         Self {
             grid,
             tried,
+            smooth,
             noise: noise_of(repeats.iter()),
             repeats,
         }
@@ -174,7 +181,7 @@ impl Known {
             let others = bounds::from_others(self, **spot);
             let rate = centre.rate;
             let off = rate > others.high * (1.0 + limit) || rate < others.low * (1.0 - limit);
-            tried.apart > limit || (off && tried.trials < 2)
+            tried.scatter > limit / core::f64::consts::SQRT_2 || (off && tried.trials < 2)
         });
         found.map(|(spot, ..)| *spot)
     }
@@ -184,7 +191,7 @@ impl Known {
         let of = |spot: &Spot| match self.tried.get(spot) {
             Some(Tried {
                 centre: Some(c), ..
-            }) => Bound::exactly(c.rate),
+            }) => Bound::exactly(self.smooth.get(spot).map_or(c.rate, |s| s.0)),
             _ if self.fails(*spot) => Bound::exactly(0.0),
             _ => bounds::from_others(self, *spot),
         };
@@ -193,7 +200,9 @@ impl Known {
 
     /// Points that are as good as the measurements still allow.
     pub(super) fn hoped_for(&self, bounds: &[Bound]) -> Vec<Point> {
-        let off_grid = self.measured().filter(|(s, ..)| self.grid.binary_search(s).is_err());
+        let off_grid = self
+            .measured()
+            .filter(|(s, ..)| self.grid.binary_search(s).is_err());
         let seen = off_grid.map(|(s, c, t)| s.point(c.rate, t.memory));
         let hoped = self.grid.iter().zip(bounds).map(|(spot, bound)| {
             let measured = self.tried.get(spot).map(|t| t.memory);
@@ -205,7 +214,9 @@ impl Known {
 
     /// The least memory that a point can need: at least that of smaller batches; between two, on the line through them.
     fn least_memory(&self, spot: Spot) -> Bytes {
-        let same = self.measured().filter(|(s, ..)| s.replicas == spot.replicas);
+        let same = self
+            .measured()
+            .filter(|(s, ..)| s.replicas == spot.replicas);
         let all: Vec<(u32, u64)> = same.map(|(s, _, t)| (s.batch, t.memory.0)).collect();
         let peak = |batch: u32| {
             let of = all.iter().filter(|m| m.0 == batch);
@@ -225,18 +236,38 @@ impl Known {
     }
 }
 
+/// Measured rates made monotone along SMs, with the weight of all that were pooled.
+fn smooth(tried: &BTreeMap<Spot, Tried>) -> BTreeMap<Spot, (f64, f64)> {
+    let works = tried.iter().filter_map(|(s, t)| Some((*s, t.centre?)));
+    let works: Vec<(Spot, Centre)> = works.collect();
+    let line = |s: &Spot| (s.batch, s.replicas, s.cores);
+    let mut smooth = BTreeMap::new();
+    for line in works.chunk_by(|a, b| line(&a.0) == line(&b.0)) {
+        let values: Vec<(f64, f64)> = line.iter().map(|(_, c)| (c.rate, c.weight)).collect();
+        let pools = pools(&values);
+        let pooled = pools
+            .iter()
+            .flat_map(|&(rate, weight, n)| core::iter::repeat_n((rate, weight), n));
+        smooth.extend(line.iter().map(|l| l.0).zip(pooled));
+    }
+    smooth
+}
+
 impl Tried {
     fn of(points: &[&Point]) -> Self {
         let works = || points.iter().filter(|p| p.rate > Rate::ZERO);
         let rates: Vec<(f64, f64)> = works().map(|p| (p.rate.get(), p.weight)).collect();
         let failed = points.len() - rates.len();
-        let low = rates.iter().map(|r| r.0).fold(f64::INFINITY, f64::min);
-        let high = rates.iter().map(|r| r.0).fold(0.0, f64::max);
+        let centre = centre(&rates).filter(|_| failed < rates.len());
+        let scatter = |c: Centre| match c.freedom > 0.0 {
+            true => libm::sqrt(c.squares / c.freedom),
+            false => 0.0,
+        };
         Self {
-            centre: centre(&rates).filter(|_| failed < rates.len() || failed == 0),
+            centre,
             trials: u32::try_from(points.len()).unwrap_or(u32::MAX),
             memory: points.iter().map(|p| p.memory).max().unwrap_or_default(),
-            apart: if rates.len() == 2 { high / low - 1.0 } else { 0.0 },
+            scatter: centre.map_or(0.0, scatter),
         }
     }
 }
