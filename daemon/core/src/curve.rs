@@ -11,6 +11,7 @@
 //! - Along cores: between measured counts the lower one counts (conservative); below the lowest, in proportion;
 //!   more cores are never worse (a stage can leave a core idle).
 //! - Along batch sizes: only what was measured. Another batch is answered by the nearest smaller measured one.
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -19,14 +20,20 @@ use serde::{Deserialize, Serialize};
 use crate::id::Name;
 use crate::unit::{Bytes, Rate, Sms};
 
+pub mod conditions;
+pub mod corun;
+pub mod front;
+pub mod guess;
 pub mod repeats;
 mod slice;
 
+pub use conditions::Conditions;
+pub use corun::CoRun;
 use slice::Raw;
 pub use slice::{Slice, isotonic, pools};
 
 /// One measurement of a stage (all its workers together, per GPU of the job for SMs).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Cores that the stage had.
     pub cores: u32,
@@ -42,6 +49,26 @@ pub struct Point {
     pub memory: Bytes,
     /// How much the point counts in a fit: its repeats, say.
     pub weight: f64,
+    /// Another stage ran beside it. Such a point tells of interference, and is not part of the curve. Rows of before
+    /// there were any read as none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Box<CoRun>>,
+    /// What it was measured with, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Box<Conditions>>,
+}
+
+impl Point {
+    /// What ran beside it.
+    pub fn co_run(&self) -> Option<&CoRun> {
+        self.beside.as_deref()
+    }
+
+    /// Whether it says anything of the stage's curve: it was measured alone, and did work.
+    pub fn is_on_curve(&self) -> bool {
+        let counts = self.weight.is_finite() && self.weight > 0.0;
+        self.rate > Rate::ZERO && counts && self.beside.is_none()
+    }
 }
 
 /// What a profile belongs to. Foreign hardware makes a profile foreign.
@@ -108,7 +135,7 @@ impl Curve {
     /// rate is zero did not fit or run and say nothing. Of the measured replica counts the one nearest to
     /// `replicas` is used, the smaller first. None: no point says anything.
     pub fn fit(points: &[Point], learned: &[Point], scale: f64, replicas: u32) -> Option<Self> {
-        let usable = |p: &&Point| p.rate > Rate::ZERO && p.weight.is_finite() && p.weight > 0.0;
+        let usable = |p: &&Point| p.is_on_curve();
         let nearest = points
             .iter()
             .filter(usable)

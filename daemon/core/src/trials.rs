@@ -333,6 +333,7 @@ impl Spot {
             rate: Rate::clamped(rate),
             memory,
             weight: 1.0,
+            ..Point::default()
         }
     }
 

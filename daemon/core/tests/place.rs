@@ -111,6 +111,7 @@ fn profile(points: &[(u32, u32, f64)]) -> Profile {
         rate: Rate::new(rate).unwrap(),
         memory: Bytes::gib(10),
         weight: 1.0,
+        ..Point::default()
     };
     let key = ProfileKey {
         tenant: name("t"),

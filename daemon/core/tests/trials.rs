@@ -60,6 +60,7 @@ impl Truth {
             rate: Rate::new(self.rate(spot.cores, spot.sms.0, spot.batch) * noise * bump).unwrap(),
             memory: Bytes(memory),
             weight: 1.0,
+            ..Point::default()
         }
     }
 }
@@ -230,6 +231,7 @@ fn measured(spot: Spot, rate: f64) -> Point {
         rate: Rate::new(rate).unwrap(),
         memory: Bytes(0),
         weight: 1.0,
+        ..Point::default()
     }
 }
 

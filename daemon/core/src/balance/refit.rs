@@ -76,6 +76,7 @@ pub fn refit(
             rate: Rate::clamped(now.rate.get() / problem.slowdown(i)),
             memory: share.memory,
             weight: LEARNED_WEIGHT,
+            ..Point::default()
         };
         let Some(ratio) = ratio else {
             learn(&mut new.learned[i], point);

@@ -77,7 +77,11 @@ impl Known {
         grid.sort_unstable();
         grid.dedup();
         let mut by_spot: BTreeMap<Spot, Vec<&Point>> = BTreeMap::new();
-        for p in sampled.points.iter().filter(|p| p.weight > 0.0) {
+        for p in sampled
+            .points
+            .iter()
+            .filter(|p| p.weight > 0.0 && p.beside.is_none())
+        {
             by_spot.entry(Spot::of(p)).or_default().push(p);
         }
         let tried: BTreeMap<Spot, Tried> = by_spot
