@@ -35,6 +35,7 @@ fn stage(name: &str, role: Role, peak: f64, knee: f64, cores: &[u32]) -> Stage {
                     ),
                     memory: Bytes::mib(u64::from(2000 + 90 * batch)),
                     weight: 1.0,
+                    ..Point::default()
                 });
             }
         }

@@ -44,7 +44,7 @@ const FLOORS: &[&[&str]] = &[
     &["curve", "node", "grant"],
     &["job"],
     &["lease", "clock", "pool", "settings", "allocate"],
-    &["balance", "caps"],
+    &["balance", "caps", "trials"],
     &["command", "event"],
     &["state"],
     &["volatile"],

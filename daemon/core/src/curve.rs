@@ -4,11 +4,14 @@
 //! asks it "what rate at this quota?"; `balance` refits it from live rates; the calibrator fills profiles.
 //!
 //! A curve is a set of **slices**, one for each measured (cores, batch) pair; the axis inside a slice is SMs.
+//! - Repeats of one point: the weighted mean of what is no outlier (`repeats`).
 //! - Along SMs: weighted isotonic regression (pool adjacent violators), linear between points, linear to zero
 //!   at quota zero, flat beyond the last point. A slice whose points all have 0 SMs has no SM axis.
+//! - Confidence: the noise of one measurement, pooled over all repeats, over the root of how many are behind a knot.
 //! - Along cores: between measured counts the lower one counts (conservative); below the lowest, in proportion;
 //!   more cores are never worse (a stage can leave a core idle).
 //! - Along batch sizes: only what was measured. Another batch is answered by the nearest smaller measured one.
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -17,8 +20,20 @@ use serde::{Deserialize, Serialize};
 use crate::id::Name;
 use crate::unit::{Bytes, Rate, Sms};
 
+pub mod conditions;
+pub mod corun;
+pub mod front;
+pub mod guess;
+pub mod repeats;
+mod slice;
+
+pub use conditions::Conditions;
+pub use corun::CoRun;
+use slice::Raw;
+pub use slice::{Slice, isotonic, pools};
+
 /// One measurement of a stage (all its workers together, per GPU of the job for SMs).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Cores that the stage had.
     pub cores: u32,
@@ -34,6 +49,26 @@ pub struct Point {
     pub memory: Bytes,
     /// How much the point counts in a fit: its repeats, say.
     pub weight: f64,
+    /// Another stage ran beside it. Such a point tells of interference, and is not part of the curve. Rows of before
+    /// there were any read as none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Box<CoRun>>,
+    /// What it was measured with, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Box<Conditions>>,
+}
+
+impl Point {
+    /// What ran beside it.
+    pub fn co_run(&self) -> Option<&CoRun> {
+        self.beside.as_deref()
+    }
+
+    /// Whether it says anything of the stage's curve: it was measured alone, and did work.
+    pub fn is_on_curve(&self) -> bool {
+        let counts = self.weight.is_finite() && self.weight > 0.0;
+        self.rate > Rate::ZERO && counts && self.beside.is_none()
+    }
 }
 
 /// What a profile belongs to. Foreign hardware makes a profile foreign.
@@ -64,33 +99,12 @@ pub const KNEE: f64 = 0.95;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     slices: Vec<Slice>, // ascending by (batch, cores)
-}
-
-/// The fit at one measured pair of cores and batch size.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Slice {
-    /// Cores it was measured with.
-    pub cores: u32,
-    /// Batch size it was measured at.
-    pub batch: u32,
-    /// Peak GPU memory in bytes on each GPU: the most that any of its points needed. Zero: not measured.
-    pub memory: Bytes,
-    knots: Vec<Knot>, // ascending by SMs; rates ascending, all above zero
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Knot {
-    sms: u32,
-    rate: f64,
+    noise: Option<f64>,
 }
 
 /// Most pairs of cores and batch size of a curve: 8 batch sizes at 64 core counts. Of more, so many are taken, evenly
 /// spread: a fit is part of a decision, and everybody waits for it.
 const SLICES_MAX: usize = 512;
-/// Most SM counts of a slice that took over from others: more than GPUs have in steps of two. Of more, so many are
-/// taken, evenly spread; between those it is linear.
-const KNOTS_MAX: usize = 256;
-
 /// At most `most` (two or more) of these, evenly spread, the first and the last among them.
 pub(crate) fn spread_out<T>(all: Vec<T>, most: usize) -> Vec<T> {
     let n = all.len();
@@ -103,33 +117,14 @@ pub(crate) fn spread_out<T>(all: Vec<T>, most: usize) -> Vec<T> {
         .collect()
 }
 
-/// SMs, rate, weight, memory of one point.
-type Raw = (u32, f64, f64, Bytes);
+/// What a measured peak of GPU memory is multiplied by, in percent: an allocator's peak varies from run to run with the
+/// order of its requests, and a limit that is hit kills the worker.
+pub const MEMORY_MARGIN_PERCENT: u64 = 105;
 
-/// Weighted isotonic regression by pool adjacent violators: the non-decreasing sequence with the least weighted
-/// squared distance from `(value, weight)`; weights are above zero.
-pub fn isotonic(values: &[(f64, f64)]) -> Vec<f64> {
-    let mut blocks: Vec<(f64, f64, usize)> = Vec::with_capacity(values.len()); // mean, weight, length
-    for &(value, weight) in values {
-        let mut block = (value, weight, 1);
-        while let Some(&(mean, w, n)) = blocks.last() {
-            if mean <= block.0 {
-                break;
-            }
-            let total = w + block.1;
-            block = (
-                mean + (block.0 - mean) * (block.1 / total),
-                total,
-                n + block.2,
-            );
-            blocks.pop();
-        }
-        blocks.push(block);
-    }
-    blocks
-        .iter()
-        .flat_map(|&(mean, _, n)| core::iter::repeat_n(mean, n))
-        .collect()
+/// A peak with its margin.
+pub fn memory_with_margin(peak: Bytes) -> Bytes {
+    let more = u128::from(peak.0) * u128::from(MEMORY_MARGIN_PERCENT) / 100;
+    Bytes(u64::try_from(more).unwrap_or(u64::MAX))
 }
 
 impl Curve {
@@ -140,38 +135,45 @@ impl Curve {
     /// rate is zero did not fit or run and say nothing. Of the measured replica counts the one nearest to
     /// `replicas` is used, the smaller first. None: no point says anything.
     pub fn fit(points: &[Point], learned: &[Point], scale: f64, replicas: u32) -> Option<Self> {
-        let usable = |p: &&Point| p.rate > Rate::ZERO && p.weight.is_finite() && p.weight > 0.0;
+        let usable = |p: &&Point| p.is_on_curve();
         let nearest = points
             .iter()
             .filter(usable)
             .map(|p| (p.replicas.abs_diff(replicas), p.replicas))
             .min();
         let mut raw: BTreeMap<(u32, u32), Vec<Raw>> = BTreeMap::new();
+        let of_point = |p: &Point, rate: f64, live: bool| Raw {
+            sms: p.sms.0,
+            rate,
+            weight: p.weight,
+            memory: p.memory,
+            live,
+        };
         for p in points
             .iter()
             .filter(usable)
             .filter(|p| Some(p.replicas) == nearest.map(|n| n.1))
         {
-            raw.entry((p.batch, p.cores)).or_default().push((
-                p.sms.0,
-                Rate::clamped(p.rate.get() * scale).get(),
-                p.weight,
-                p.memory,
-            ));
+            let rate = Rate::clamped(p.rate.get() * scale).get();
+            let same = raw.entry((p.batch, p.cores)).or_default();
+            same.push(of_point(p, rate, false));
         }
         for p in learned.iter().filter(usable) {
             let at = raw
                 .range((p.batch, 0)..=(p.batch, p.cores))
                 .next_back()
                 .map(|e| *e.0);
-            raw.entry(at.unwrap_or((p.batch, p.cores)))
-                .or_default()
-                .push((p.sms.0, p.rate.get(), p.weight, p.memory));
+            let same = raw.entry(at.unwrap_or((p.batch, p.cores))).or_default();
+            same.push(of_point(p, p.rate.get(), true));
         }
-        let mut slices: Vec<Slice> = spread_out(raw.into_iter().collect(), SLICES_MAX)
-            .into_iter()
-            .filter_map(|((batch, cores), points)| Slice::fit(cores, batch, points))
-            .collect();
+        let mut centres = Vec::new();
+        let mut slices: Vec<Slice> = Vec::with_capacity(raw.len().min(SLICES_MAX));
+        for ((batch, cores), points) in spread_out(raw.into_iter().collect(), SLICES_MAX) {
+            if let Some((slice, repeats)) = Slice::fit(cores, batch, points) {
+                slices.push(slice);
+                centres.extend(repeats);
+            }
+        }
         for i in 1..slices.len() {
             if let [.., fewer, more] = &mut slices[..=i]
                 && fewer.batch == more.batch
@@ -179,7 +181,8 @@ impl Curve {
                 more.raise_to(fewer);
             }
         }
-        (!slices.is_empty()).then_some(Self { slices })
+        let noise = repeats::pooled(&centres);
+        (!slices.is_empty()).then_some(Self { slices, noise })
     }
 
     /// The same curve with every rate multiplied by `factor` (finite, above zero; else unchanged).
@@ -187,9 +190,7 @@ impl Curve {
     pub fn scaled(&self, factor: f64) -> Self {
         let mut new = self.clone();
         if factor.is_finite() && factor > 0.0 {
-            for knot in new.slices.iter_mut().flat_map(|s| &mut s.knots) {
-                knot.rate = Rate::clamped(knot.rate * factor).get();
-            }
+            new.slices.iter_mut().for_each(|s| s.scale(factor));
         }
         new
     }
@@ -246,6 +247,18 @@ impl Curve {
         self.slice(cores, batch).0.memory
     }
 
+    /// The relative standard deviation of one measurement, pooled over all points that were repeated; None: none was.
+    pub const fn noise(&self) -> Option<f64> {
+        self.noise
+    }
+
+    /// The relative standard error of [`Curve::rate`]: a tenth means that one time in three it is off by more than 10 %.
+    /// A point without repeats takes its noise from those with; None: nothing was repeated, so that nobody knows.
+    pub fn error(&self, cores: u32, sms: Sms, batch: u32) -> Option<f64> {
+        let weight = self.slice(cores, batch).0.weight(sms);
+        self.noise.map(|noise| noise / libm::sqrt(weight))
+    }
+
     /// Inverse lookup: the smallest of `counts` (ascending) that reaches `rate`; none if none does.
     pub fn need(&self, cores: u32, batch: u32, rate: Rate, counts: &[Sms]) -> Option<Sms> {
         let at = counts.partition_point(|q| self.rate(cores, *q, batch) < rate);
@@ -256,93 +269,6 @@ impl Curve {
     pub fn knee(&self, cores: u32, batch: u32, counts: &[Sms]) -> Option<Sms> {
         let best = self.rate(cores, *counts.last()?, batch);
         self.need(cores, batch, Rate::clamped(best.get() * KNEE), counts)
-    }
-}
-
-impl Slice {
-    fn fit(cores: u32, batch: u32, mut points: Vec<Raw>) -> Option<Self> {
-        points.sort_by_key(|p| p.0);
-        let memory = points.iter().map(|p| p.3).max()?;
-        let merged: Vec<(u32, f64, f64)> = points
-            .chunk_by(|a, b| a.0 == b.0)
-            .map(|same| {
-                let weight: f64 = same.iter().map(|p| p.2).sum();
-                (
-                    same[0].0,
-                    same.iter().map(|p| p.1 * (p.2 / weight)).sum(),
-                    weight,
-                )
-            })
-            .collect();
-        let fitted = isotonic(&merged.iter().map(|m| (m.1, m.2)).collect::<Vec<_>>());
-        let knots = merged
-            .iter()
-            .zip(fitted)
-            .map(|(m, rate)| Knot { sms: m.0, rate })
-            .collect();
-        Some(Self {
-            cores,
-            batch,
-            memory,
-            knots,
-        })
-    }
-
-    /// Throughput of the stage at a quota of SMs on each GPU, in work units per second.
-    pub fn rate(&self, sms: Sms) -> f64 {
-        self.rate_at(self.knots.partition_point(|k| k.sms <= sms.0), sms.0)
-    }
-
-    /// Throughput at each of `counts` (ascending): the same numbers as [`Slice::rate`], in one walk.
-    pub fn rates<'a>(&'a self, counts: &'a [Sms]) -> impl Iterator<Item = f64> + 'a {
-        let mut above = 0;
-        counts.iter().map(move |sms| {
-            while self.knots.get(above).is_some_and(|k| k.sms <= sms.0) {
-                above += 1;
-            }
-            self.rate_at(above, sms.0)
-        })
-    }
-
-    /// Throughput at `sms`, where `above` is the first knot beyond it.
-    fn rate_at(&self, above: usize, sms: u32) -> f64 {
-        let low = above.checked_sub(1).map(|i| self.knots[i]);
-        match (low, self.knots.get(above)) {
-            (None, None) => 0.0,
-            (Some(last), None) => last.rate,
-            (None, Some(first)) => first.rate * (f64::from(sms) / f64::from(first.sms)),
-            (Some(a), Some(b)) => {
-                let t = f64::from(sms - a.sms) / f64::from(b.sms - a.sms);
-                (a.rate + (b.rate - a.rate) * t).min(b.rate)
-            }
-        }
-    }
-
-    /// Raises this slice where one with fewer cores does better: a core may be left idle.
-    fn raise_to(&mut self, fewer: &Self) {
-        if fewer
-            .knots
-            .iter()
-            .chain(&self.knots)
-            .all(|k| self.rate(Sms(k.sms)) >= fewer.rate(Sms(k.sms)))
-        {
-            return;
-        }
-        let mut grid: Vec<u32> = self
-            .knots
-            .iter()
-            .chain(&fewer.knots)
-            .map(|k| k.sms)
-            .collect();
-        grid.sort_unstable();
-        grid.dedup();
-        self.knots = spread_out(grid, KNOTS_MAX)
-            .into_iter()
-            .map(|sms| Knot {
-                sms,
-                rate: self.rate(Sms(sms)).max(fewer.rate(Sms(sms))),
-            })
-            .collect();
     }
 }
 

@@ -5,7 +5,7 @@
 //! The daemon drives it through [`step`]; the simulated world in `tests` drives the same code.
 //!
 //! Ten floors, no circle; a file uses only floors below its own:
-//! `unit id cpuset` < `curve node grant` < `job` < `lease clock pool settings allocate` < `balance caps`
+//! `unit id cpuset` < `curve node grant` < `job` < `lease clock pool settings allocate` < `balance caps trials`
 //! < `command event` < `state` < `volatile` < `decide converge invariant` < `step`.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -28,6 +28,7 @@ pub mod clock;
 pub mod lease;
 pub mod pool;
 pub mod settings;
+pub mod trials;
 
 pub mod command;
 pub mod event;

@@ -281,6 +281,7 @@ fn any_points() -> impl Strategy<Value = Vec<Point>> {
             rate: Rate::clamped(rate),
             memory,
             weight: 1.0,
+            ..Point::default()
         },
     );
     prop::collection::vec(point, 0..6)

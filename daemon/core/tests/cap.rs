@@ -43,6 +43,7 @@ fn profile(of: &str) -> Profile {
         rate: Rate::new(1_000.0).unwrap(),
         memory: Bytes(1),
         weight: 1.0,
+        ..Point::default()
     };
     Profile {
         key,

@@ -267,6 +267,7 @@ fn profile(stage: &str, per_sm: f64) -> Command {
         rate: Rate::clamped(per_sm * f64::from(2 * n)),
         memory: Bytes(0),
         weight: 1.0,
+        ..Point::default()
     };
     let key = ProfileKey {
         tenant: name("alice"),

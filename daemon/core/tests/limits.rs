@@ -15,6 +15,7 @@ fn point(cores: u32, sms: u32, batch: u32, rate: f64, memory: u64) -> Point {
         rate: Rate::new(rate).unwrap(),
         memory: Bytes(memory),
         weight: 1.0,
+        ..Point::default()
     }
 }
 

@@ -112,6 +112,7 @@ fn profile(points: &[(u32, u32, f64)]) -> Profile {
         rate: Rate::new(rate).unwrap(),
         memory: Bytes::gib(10),
         weight: 1.0,
+        ..Point::default()
     };
     let key = ProfileKey {
         tenant: name("t"),
@@ -264,7 +265,11 @@ fn a_measured_job_is_balanced_and_explained() {
     );
     let shares = &plan.stages[1].workers[0].gpus;
     assert_eq!(shares[&GpuId(0)].guarantee, Sms(44));
-    assert_eq!(shares[&GpuId(0)].memory, Bytes::gib(10));
+    assert_eq!(
+        shares[&GpuId(0)].memory,
+        Bytes::mib(10 * 1024 * 105 / 100),
+        "the measured peak and 5 %"
+    );
 }
 
 #[test]

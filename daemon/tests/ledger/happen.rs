@@ -338,6 +338,7 @@ impl World {
             rate: self.rng.rate(),
             memory: Bytes::gib(2),
             weight: self.rng.rate().get() + 0.1,
+            ..Point::default()
         }
     }
 

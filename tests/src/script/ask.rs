@@ -306,6 +306,7 @@ impl Script {
                 rate: Rate::clamped(per_sm * f64::from(4 * n)),
                 memory: Bytes(0),
                 weight: 1.0,
+                ..Point::default()
             };
             let key = ProfileKey {
                 tenant: name("alice")?,

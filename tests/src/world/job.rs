@@ -207,6 +207,7 @@ impl Driver {
                 rate: Rate::clamped(rate(*base, f64::from(n))),
                 memory: Bytes(0),
                 weight: 1.0,
+                ..Point::default()
             });
             if swarm.steady || self.rng.chance(600) {
                 let profile = Box::new(Profile {

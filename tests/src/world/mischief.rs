@@ -265,6 +265,7 @@ impl World {
                     rate: Rate::ZERO,
                     memory: Bytes(0),
                     weight: 1.0,
+                    ..Point::default()
                 });
                 Command::Trial { key, point }
             }

@@ -335,6 +335,7 @@ pub(super) fn profile(profile: &Profile) -> Result<curve::Profile, Failure> {
             rate: Rate::new(p.units_per_s).map_err(|error| wrong(error.to_string()))?,
             memory: Bytes(p.memory_bytes),
             weight: p.weight,
+            ..Point::default()
         })
     };
     let points = profile.points.iter().enumerate();

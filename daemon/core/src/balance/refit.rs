@@ -83,6 +83,7 @@ pub fn refit(
             rate: Rate::clamped(now.rate.get() / slowed),
             memory: share.memory,
             weight: LEARNED_WEIGHT,
+            ..Point::default()
         };
         let Some(ratio) = ratio else {
             learn(&mut new.learned[i], point);

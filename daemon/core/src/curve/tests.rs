@@ -3,10 +3,10 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::{Curve, KNEE, Point, isotonic};
+use super::{CoRun, Curve, KNEE, Point, isotonic};
 use crate::unit::{Bytes, Rate, Sms};
 
-fn point(cores: u32, sms: u32, batch: u32, rate: f64) -> Point {
+pub(super) fn point(cores: u32, sms: u32, batch: u32, rate: f64) -> Point {
     Point {
         cores,
         sms: Sms(sms),
@@ -15,6 +15,7 @@ fn point(cores: u32, sms: u32, batch: u32, rate: f64) -> Point {
         rate: Rate::clamped(rate),
         memory: Bytes::mib(u64::from(batch) * 100),
         weight: 1.0,
+        ..Point::default()
     }
 }
 
@@ -75,7 +76,11 @@ fn another_batch_size_is_answered_by_the_next_smaller_measured_one() {
     check(&points, (1, 10, 8), 80.0);
     check(&points, (1, 10, 64), 120.0);
     check(&points, (1, 10, 1), 80.0);
-    assert_eq!(fit(&points).memory(1, 16), Bytes::mib(1600));
+    assert_eq!(
+        fit(&points).memory(1, 16),
+        Bytes::mib(1680),
+        "the peak and 5 %"
+    );
 }
 
 #[test]
@@ -204,6 +209,104 @@ proptest! {
             }
         }
     }
+}
+
+proptest! {
+    #[test]
+    fn a_fit_stays_within_its_data(
+        raw in prop::collection::vec((1u32..60, 1.0..1e4, 0.1..4.0), 1..40),
+    ) {
+        let points: Vec<Point> = raw
+            .iter()
+            .map(|&(sms, rate, weight)| Point { weight, ..point(1, sms, 1, rate) })
+            .collect();
+        let curve = fit(&points);
+        let low = raw.iter().map(|r| r.1).fold(f64::INFINITY, f64::min);
+        let high = raw.iter().map(|r| r.1).fold(0.0, f64::max);
+        let first = raw.iter().map(|r| r.0).min().unwrap_or(0);
+        for sms in first..70 {
+            let rate = curve.rate(1, Sms(sms), 1).get();
+            prop_assert!(rate >= low * (1.0 - 1e-12) && rate <= high * (1.0 + 1e-12), "{rate} at {sms}");
+        }
+    }
+
+    #[test]
+    fn one_wild_repeat_of_five_changes_the_fit_by_less_than_a_twentieth(
+        noise in prop::collection::vec(-0.05..0.05f64, 25),
+        (at, which) in (0usize..5, 0usize..5),
+        wild in prop::sample::select(alloc::vec![0.1, 10.0]),
+    ) {
+        let truth = |i: usize| 100.0 * (i + 1) as f64;
+        let of = |wild: f64| -> Vec<Point> {
+            let all = (0..25).map(|n| (n / 5, n % 5, noise[n]));
+            all.map(|(i, repeat, noise)| {
+                let factor = if (i, repeat) == (at, which) { wild } else { 1.0 };
+                point(1, 20 * (i as u32 + 1), 1, truth(i) * (1.0 + noise) * factor)
+            })
+            .collect()
+        };
+        let (sane, off) = (fit(&of(1.0)), fit(&of(wild)));
+        for i in 0..5 {
+            let sms = Sms(20 * (i as u32 + 1));
+            let (a, b) = (sane.rate(1, sms, 1).get(), off.rate(1, sms, 1).get());
+            prop_assert!((b / a - 1.0).abs() < 0.05, "{a} became {b} at {sms}");
+        }
+    }
+}
+
+#[test]
+fn confidence_comes_from_repeats_and_is_lent_to_points_without() {
+    assert_eq!(fit(&[point(1, 10, 1, 50.0)]).error(1, Sms(10), 1), None);
+    let points = [
+        point(1, 10, 1, 98.0),
+        point(1, 10, 1, 102.0),
+        point(1, 20, 1, 200.0),
+    ];
+    let curve = fit(&points);
+    let noise = curve.noise().unwrap();
+    assert!((noise - 0.028_284).abs() < 1e-5, "{noise}");
+    assert_eq!(curve.error(1, Sms(20), 1), Some(noise));
+    let two = curve.error(1, Sms(10), 1).unwrap();
+    assert!((two - 0.02).abs() < 1e-5, "{two}");
+    assert_eq!(
+        curve.error(1, Sms(15), 1),
+        Some(noise),
+        "the looser neighbour"
+    );
+}
+
+#[test]
+fn a_live_point_is_no_outlier_for_being_off_the_profile() {
+    let repeats = [100.0, 101.0, 99.0, 100.0].map(|rate| point(1, 10, 1, rate));
+    let live = Point {
+        weight: 4.0,
+        ..point(1, 10, 1, 50.0)
+    };
+    let curve = Curve::fit(&repeats, &[live], 1.0, 1).unwrap();
+    assert_eq!(curve.rate(1, Sms(10), 1).get(), 75.0);
+}
+
+#[test]
+fn what_ran_beside_another_stage_is_not_on_the_curve() {
+    let mut slow = point(1, 10, 1, 10.0);
+    slow.beside = Some(alloc::boxed::Box::new(CoRun {
+        other: crate::id::Name::new("j/other").unwrap(),
+        other_sms: Sms(20),
+        caps: super::corun::Caps::Reserve,
+        alone: Rate::clamped(100.0),
+        overlap: 1.0,
+    }));
+    let curve = fit(&[point(1, 10, 1, 100.0), slow.clone()]);
+    assert_eq!(curve.rate(1, Sms(10), 1).get(), 100.0);
+    assert_eq!(Curve::fit(&[slow], &[], 1.0, 1), None);
+}
+
+#[test]
+fn points_of_before_there_were_co_runs_still_read() {
+    let old = r#"{"cores":1,"sms":10,"batch":1,"replicas":1,"rate":5.0,"memory":7,"weight":1.0}"#;
+    let point: Point = serde_json::from_str(old).unwrap();
+    assert_eq!((point.rate.get(), point.beside.is_none()), (5.0, true));
+    assert_eq!(serde_json::to_string(&point).unwrap(), old);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::{Answer, Decision};
 use crate::command::{Caller, Rejection, Reply};
+use crate::curve::conditions::CONDITION_MAX;
 use crate::curve::{Point, Profile, ProfileKey};
 use crate::event::Event;
 use crate::node::{Core, Node, Unavailable};
@@ -80,6 +81,20 @@ fn check_point(p: &Point) -> Result<(), Rejection> {
             "cores",
             "a trial without cores and SMs measures nothing".into(),
         );
+    }
+    if let Some(beside) = p.co_run()
+        && !(beside.overlap > 0.0 && beside.overlap <= 1.0)
+    {
+        let why = format!("{} is not above 0 and at most 1", beside.overlap);
+        return invalid("overlap", why);
+    }
+    let texts = p
+        .conditions
+        .iter()
+        .flat_map(|c| [&c.cpu, &c.driver, &c.evenkeel]);
+    if texts.into_iter().any(|text| text.len() > CONDITION_MAX) {
+        let why = format!("a text of a condition is longer than {CONDITION_MAX} bytes");
+        return invalid("conditions", why);
     }
     Ok(())
 }

@@ -95,6 +95,7 @@ fn points(rng: &mut Rng, stage: &Stage, gpu_sms: u32, batches: &[u32]) -> Vec<Po
                     rate: Rate::new(rate).unwrap(),
                     memory: Bytes(u64::from(per_item * batch + rng.range(0, 2))),
                     weight: f64::from(rng.range(1, 3)),
+                    ..Point::default()
                 });
             }
         }

@@ -202,6 +202,7 @@ pub fn profile(tenant: &str, of: &str, points: &[(u32, u32, f64)]) -> Profile {
         rate: Rate::new(rate).unwrap(),
         memory: Bytes::gib(1),
         weight: 1.0,
+        ..Point::default()
     };
     Profile {
         key: ProfileKey {

@@ -62,6 +62,7 @@ pub(in crate::api) fn point(w: &pb::ProfilePoint) -> Result<Point, Bad> {
         rate: Rate::new(w.units_per_s).map_err(|e| Bad::new("units_per_s", e))?,
         memory: Bytes(at_most("memory_bytes", w.memory_bytes, MEMORY_MAX)?),
         weight: within("weight", weight, f64::MIN_POSITIVE, WEIGHT_MAX)?,
+        ..Point::default()
     })
 }
 

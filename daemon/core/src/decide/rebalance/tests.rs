@@ -115,6 +115,7 @@ fn profiles() -> Vec<Profile> {
                 rate: Rate::clamped(alone(stage, Sms(sms))),
                 memory: Bytes(0),
                 weight: 1.0,
+                ..Point::default()
             };
             let key = ProfileKey {
                 tenant: name("t"),

@@ -208,6 +208,7 @@ fn what_is_measured_is_told() {
         rate: Rate::new(12.5).unwrap(),
         memory: Bytes(0),
         weight: 1.0,
+        ..Point::default()
     };
     for (event, expect) in [
         (

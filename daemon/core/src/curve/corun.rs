@@ -1,0 +1,163 @@
+//! What one stage loses beside another: co-run measurements, and the interference κ that follows from them.
+//!
+//! Not how κ is used: `allocate` divides a stage's rate by `1 + Σ κ·u`. The calibrator makes the measurements; whoever
+//! plans a job calls [`kappa`].
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Point, Profile};
+use crate::id::Name;
+use crate::unit::{Rate, Sms};
+
+/// How far a stage could go beyond its share of SMs in a co-run trial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Caps {
+    /// Not at all: cap = share. What κ is derived from.
+    #[default]
+    Reserve,
+    /// Up to half as many again.
+    HalfMore,
+    /// Up to the whole GPU.
+    None,
+}
+
+/// What was beside a stage when one of its points was measured. The point itself has the stage's own share, and its
+/// rate beside the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoRun {
+    /// Fingerprint of the other stage.
+    pub other: Name,
+    /// SMs that the other had on each GPU.
+    pub other_sms: Sms,
+    /// How far both could go beyond their shares.
+    pub caps: Caps,
+    /// The stage's rate with the same share and nobody beside it.
+    pub alone: Rate,
+    /// The share of the stage's busy time in which the other was busy, too: above 0, at most 1.
+    pub overlap: f64,
+}
+
+/// Less overlap than this says nothing about interference: it is noise, divided by nearly nothing.
+pub const OVERLAP_MIN: f64 = 0.1;
+/// A stage that another slows down by more than this many times was not measured well, or not at all.
+const KAPPA_MAX: f64 = 100.0;
+
+impl CoRun {
+    /// κ by one measurement: `(alone / beside − 1) / overlap`, at least 0. None: it did no work, or hardly met the other.
+    pub fn kappa(&self, beside: Rate) -> Option<f64> {
+        let told = self.overlap >= OVERLAP_MIN && self.overlap <= 1.0;
+        if !told || beside == Rate::ZERO || self.alone == Rate::ZERO {
+            return None;
+        }
+        let lost = self.alone.get() / beside.get() - 1.0;
+        Some((lost / self.overlap).clamp(0.0, KAPPA_MAX))
+    }
+}
+
+impl Profile {
+    /// Its co-run measurements, each with its point.
+    pub fn co_runs(&self) -> impl Iterator<Item = (&Point, &CoRun)> + '_ {
+        let with = |p| Some((p, Point::co_run(p)?));
+        self.points.iter().filter_map(with)
+    }
+}
+
+/// κ of a job's stages: entry `[i][j]` is what stage `j` costs stage `i`, the median over its trials with shares kept
+/// (over all its trials, where there are none with shares kept); 0 where the pair was never tried together. None: no pair
+/// was, so that nothing is known.
+pub fn kappa(profiles: &[Option<&Profile>]) -> Option<Vec<Vec<f64>>> {
+    let mut any = false;
+    let mut all = Vec::with_capacity(profiles.len());
+    for own in profiles {
+        let mut row = Vec::with_capacity(profiles.len());
+        for other in profiles {
+            let found = match (own, other) {
+                (Some(own), Some(other)) => of_pair(own, &other.key.stage),
+                _ => None,
+            };
+            any |= found.is_some();
+            row.push(found.unwrap_or(0.0));
+        }
+        all.push(row);
+    }
+    any.then_some(all)
+}
+
+fn of_pair(own: &Profile, other: &Name) -> Option<f64> {
+    let of = |kept: bool| {
+        let with = own.co_runs().filter(move |(_, c)| c.other == *other);
+        let some = with.filter(move |(_, c)| (c.caps == Caps::Reserve) == kept);
+        some.filter_map(|(p, c)| c.kappa(p.rate))
+            .collect::<Vec<_>>()
+    };
+    median(of(true)).or_else(|| median(of(false)))
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let high = *values.get(middle)?;
+    Some(match values.len() % 2 {
+        0 => values[middle - 1] + (high - values[middle - 1]) / 2.0,
+        _ => high,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::curve::{ProfileKey, tests::point};
+
+    fn profile(stage: &str, others: &[(&str, Caps, f64, f64)]) -> Profile {
+        let co_run = |&(other, caps, beside, overlap): &(&str, Caps, f64, f64)| Point {
+            beside: Some(alloc::boxed::Box::new(CoRun {
+                other: Name::new(other).unwrap(),
+                other_sms: Sms(66),
+                caps,
+                alone: Rate::clamped(100.0),
+                overlap,
+            })),
+            ..point(1, 66, 1, beside)
+        };
+        Profile {
+            key: ProfileKey {
+                tenant: Name::new("me").unwrap(),
+                stage: Name::new(stage).unwrap(),
+                gpu: Name::new("H100").unwrap(),
+            },
+            points: others.iter().map(co_run).collect(),
+        }
+    }
+
+    #[test]
+    fn kappa_is_the_median_of_what_the_trials_say() {
+        let lose = Caps::Reserve;
+        let generation = profile(
+            "j/gen",
+            &[
+                ("j/train", lose, 80.0, 1.0),  // 0.25
+                ("j/train", lose, 80.0, 0.5),  // 0.5
+                ("j/train", lose, 125.0, 1.0), // faster beside: 0
+                ("j/train", Caps::None, 10.0, 1.0),
+                ("j/train", lose, 50.0, 0.01), // hardly met
+                ("j/train", lose, 0.0, 1.0),   // did not run
+                ("elsewhere", lose, 20.0, 1.0),
+            ],
+        );
+        let training = profile("j/train", &[("j/gen", Caps::None, 50.0, 1.0)]);
+        assert_eq!(
+            kappa(&[None, Some(&generation), Some(&training)]),
+            Some(vec![
+                vec![0.0, 0.0, 0.0],
+                vec![0.0, 0.0, 0.25],
+                vec![0.0, 1.0, 0.0]
+            ])
+        );
+        assert_eq!(kappa(&[Some(&generation), None]), None);
+        assert_eq!(kappa(&[]), None);
+    }
+}
