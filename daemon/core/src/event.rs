@@ -154,6 +154,9 @@ pub enum Event {
         scale: Vec<f64>,
         /// Points that joined, by stage.
         learned: Vec<Vec<Point>>,
+        /// What the stages cost each other, as far as it is known.
+        #[serde(default)]
+        kappa: Vec<Vec<f64>>,
     },
     /// Rules of the job changed.
     JobUpdated {

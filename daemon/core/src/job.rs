@@ -305,6 +305,8 @@ pub struct Job {
     pub scale: Vec<f64>,
     /// Points measured live that joined the profile of a stage, by stage.
     pub learned: Vec<Vec<Point>>,
+    /// What a busy stage j costs stage i, `[i][j]`, as it was when `scale` was measured; empty: not known, taken as 0.
+    pub kappa: Vec<Vec<f64>>,
     /// How many times its shares have moved.
     pub moves: u32,
 }

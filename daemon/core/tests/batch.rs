@@ -133,6 +133,7 @@ fn job(resize: Resize) -> Job {
         slots: vec![],
         scale: vec![1.0; 2],
         learned: vec![vec![]; 2],
+        kappa: Vec::new(),
         moves: 0,
     }
 }

@@ -427,6 +427,7 @@ fn job_row(job: &Job, after: &Durable) -> JobRow {
             .collect(),
         scale: job.scale.clone(),
         learned: job.learned.clone(),
+        kappa: job.kappa.clone(),
         moves: job.moves,
     }
 }

@@ -226,6 +226,7 @@ fn job(row: &JobRow, slots: &mut BySlot) -> Result<Job, Corrupt> {
         slots,
         scale: row.scale.clone(),
         learned: row.learned.clone(),
+        kappa: row.kappa.clone(),
         moves: row.moves,
     })
 }

@@ -61,7 +61,7 @@ pub const SQLITE_LEAST: &str = "3.51.3";
 /// "EVKL", in the file's header: this is a ledger of ours.
 pub const APPLICATION_ID: i64 = 0x4556_4b4c;
 /// The newest schema that this daemon knows: the number of the last file in `migrations/`.
-pub const SCHEMA: i64 = 2;
+pub const SCHEMA: i64 = 3;
 
 /// Where the ledger is and what it keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]

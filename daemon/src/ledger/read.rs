@@ -336,7 +336,7 @@ fn phase(c: &mut Columns<'_>) -> Result<Phase, Fault> {
 
 async fn jobs(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), OpenError> {
     let columns = "job_id, tenant, request_id, body, remembered, spec, phase, plan, shape, scale, learned, moves,
-        arrival";
+        arrival, kappa";
     each(conn, "job", columns, |c| {
         let row = JobRow {
             id: JobId(c.int()?),
@@ -355,6 +355,7 @@ async fn jobs(conn: &mut SqliteConnection, tables: &mut Tables) -> Result<(), Op
             learned: c.json()?,
             moves: c.int()?,
             arrival: LeaseId(c.int()?),
+            kappa: c.json()?,
         };
         tables.jobs.insert(row.id, row);
         Ok(())

@@ -126,6 +126,8 @@ pub struct JobRow {
     pub scale: Vec<f64>,
     /// Points measured live, by stage.
     pub learned: Vec<Vec<Point>>,
+    /// What stages cost each other.
+    pub kappa: Vec<Vec<f64>>,
     /// Moves of its shares.
     pub moves: u32,
 }
@@ -269,7 +271,7 @@ impl Serialize for SlotGpuRow {
 impl Serialize for JobRow {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         columns!(s; self.id, self.tenant, self.request, signed(self.body), self.remembered, self.spec,
-            self.phase, self.plan, self.shape, self.scale, self.learned, self.moves, self.arrival)
+            self.phase, self.plan, self.shape, self.scale, self.learned, self.moves, self.arrival, self.kappa)
     }
 }
 

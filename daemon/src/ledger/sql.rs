@@ -118,14 +118,15 @@ const LEASES: &str = "INSERT INTO lease (lease_id, tenant, request_id, body, gra
         start_time = excluded.start_time, uid = excluded.uid, verified = excluded.verified,
         cause = excluded.cause;\n";
 const JOBS: &str = "INSERT INTO job (job_id, tenant, request_id, body, remembered, spec, phase, plan, shape,
-        scale, learned, moves, arrival)
+        scale, learned, moves, arrival, kappa)
     SELECT value->>0, value->>1, unhex(value->>2, '-'), value->>3, value->>4, value->5, value->>6,
-        nullif(value->7, 'null'), value->8, value->9, value->10, value->>11, value->>12
+        nullif(value->7, 'null'), value->8, value->9, value->10, value->>11, value->>12, value->13
     FROM jsonb_each(?) WHERE true
     ON CONFLICT DO UPDATE SET tenant = excluded.tenant, request_id = excluded.request_id,
         body = excluded.body, remembered = excluded.remembered, spec = excluded.spec,
         phase = excluded.phase, plan = excluded.plan, shape = excluded.shape, scale = excluded.scale,
-        learned = excluded.learned, moves = excluded.moves, arrival = excluded.arrival;\n";
+        learned = excluded.learned, moves = excluded.moves, arrival = excluded.arrival,
+        kappa = excluded.kappa;\n";
 const SLOTS: &str = "INSERT INTO slot (job_id, stage, worker, lease_id)
     SELECT value->>0, value->>1, value->>2, value->>3 FROM jsonb_each(?) WHERE true
     ON CONFLICT DO UPDATE SET lease_id = excluded.lease_id;\n";

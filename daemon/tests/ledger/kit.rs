@@ -168,6 +168,7 @@ pub(crate) fn job(id: u64, workers: u32) -> Job {
         slots: Vec::new(),
         scale: vec![1.0, 1.0],
         learned: vec![Vec::new(), Vec::new()],
+        kappa: Vec::new(),
         moves: 0,
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn filled_in(problem: &Problem, alone: &Solution) -> Option<Problem> 
             rate: Rate::clamped(keeps_up),
             memory: stage.memory,
             weight: 1.0,
+            ..Point::default()
         };
         stage.curve = Curve::fit(&[point], &[], 1.0, stage.workers);
     }

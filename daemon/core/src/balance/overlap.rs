@@ -59,12 +59,15 @@ struct Fit {
 #[derive(Clone, Debug)]
 pub(super) struct Overlaps {
     tracks: Vec<Track>,
+    /// What was known of each κ before the split changed: it is the pair's, not the split's.
+    known: Vec<Vec<Option<f64>>>,
 }
 
 impl Overlaps {
     pub(super) fn of(stages: usize) -> Self {
         Self {
             tracks: vec![Track::default(); stages],
+            known: vec![vec![None; stages]; stages],
         }
     }
 
@@ -119,8 +122,9 @@ impl Overlaps {
         }
     }
 
-    /// The split has changed: what a unit takes is another thing now. Nothing is kept but what waits for nobody.
+    /// The split has changed: what a unit takes is another thing now. What was found out of each pair stays known.
     pub(super) fn discard(&mut self) {
+        self.known = self.kappa();
         for track in &mut self.tracks {
             let reported_us = track.reported_us;
             *track = Track {
@@ -165,7 +169,7 @@ impl Overlaps {
                 let sure = error.is_finite() && error <= SURE.max(libm::fabs(kappa) / 4.0);
                 sure.then(|| kappa.clamp(0.0, KAPPA_MAX))
             };
-            (0..n).map(at).collect()
+            (0..n).map(|j| at(j).or(self.known[i][j])).collect()
         };
         self.tracks.iter().enumerate().map(row).collect()
     }
@@ -385,13 +389,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_of_a_stage_that_never_waits_or_after_a_move() {
+    fn nothing_is_told_of_a_stage_that_never_waits_and_a_move_forgets_no_kappa() {
         assert_eq!(world(0.5, 100, 0.05, 20).kappa()[0][1], None);
         let mut o = world(0.5, 50, 0.05, 20);
         assert!(o.kappa()[0][1].is_some());
         assert_eq!(o.kappa()[0][0], None, "nobody slows itself");
         o.discard();
-        assert_eq!(o.kappa()[0][1], None);
-        assert_eq!(o.shares(), None);
+        assert!(o.kappa()[0][1].is_some(), "it is the pair's");
+        assert_eq!(o.shares(), None, "this is the split's");
     }
 }

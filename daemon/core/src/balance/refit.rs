@@ -29,6 +29,8 @@ pub struct Refit {
     pub scale: Vec<f64>,
     /// Live points.
     pub learned: Vec<Vec<Point>>,
+    /// What the stages cost each other, as the factors take it to be; empty: nothing is known.
+    pub kappa: Vec<Vec<f64>>,
     /// Measured ÷ predicted before the refit, by stage; none where nothing was measured or predicted.
     pub ratio: Vec<Option<f64>>,
     /// Sentences for a person.
@@ -54,6 +56,7 @@ pub fn refit(
         learned: (0..n)
             .map(|i| learned.get(i).cloned().unwrap_or_default())
             .collect(),
+        kappa: problem.kappa.clone().unwrap_or_default(),
         ratio: Vec::with_capacity(n),
         why: Vec::new(),
     };

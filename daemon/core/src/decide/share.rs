@@ -9,10 +9,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::cap::Ceiling;
-use super::job::{pinned, profiles_of};
+use super::job::{inputs_of, kappa_of, pinned, profiles_of};
 use super::queue::Ahead;
 use super::room::{counted_for, free_room};
-use crate::allocate::{Bidder, Inputs, Portion, Room, TenantRoom, plan_together};
+use crate::allocate::{Bidder, Portion, Room, TenantRoom, plan_together};
 use crate::event::Event;
 use crate::id::{JobId, Name};
 use crate::job::{Job, JobPhase, Plan};
@@ -53,16 +53,15 @@ fn together(d: &Durable, v: &Volatile, jobs: &[&Job], room: &Room) -> Option<Vec
         .map(|j| profiles_of(d, &j.tenant, &j.spec))
         .collect();
     let pins: Vec<Vec<bool>> = jobs.iter().map(|j| pinned(d, j)).collect();
-    let known = jobs.iter().zip(&profiles).zip(&pins);
+    let kappas: Vec<_> = jobs
+        .iter()
+        .zip(&profiles)
+        .map(|(job, profiles)| kappa_of(job, profiles))
+        .collect();
+    let known = jobs.iter().zip(&profiles).zip(pins.iter().zip(&kappas));
     let bidders: Vec<Bidder<'_>> = known
-        .map(|((job, profiles), pins)| Bidder {
-            inputs: Inputs {
-                scale: &job.scale,
-                learned: &job.learned,
-                profiles,
-                pinned: pins,
-                ..Inputs::declared(&job.spec)
-            },
+        .map(|((job, profiles), (pins, kappa))| Bidder {
+            inputs: inputs_of(job, profiles, pins, kappa.as_deref()),
             previous: job.plan.as_ref(),
             tenant: &job.tenant,
         })

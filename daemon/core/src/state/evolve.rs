@@ -212,9 +212,15 @@ fn evolve_job(job: &mut Job, event: &Event) {
             job.plan = Some(plan.clone());
             job.moves += 1;
         }
-        Event::JobRefitted { scale, learned, .. } => {
+        Event::JobRefitted {
+            scale,
+            learned,
+            kappa,
+            ..
+        } => {
             job.scale.clone_from(scale);
             job.learned.clone_from(learned);
+            job.kappa.clone_from(kappa);
         }
         Event::JobUpdated {
             rebalance, policy, ..

@@ -155,6 +155,7 @@ fn profiles() -> Vec<Profile> {
             rate: Rate::clamped(alone(i, sms)),
             memory: Bytes(0),
             weight: 1.0,
+            ..Point::default()
         };
         Profile {
             key: ProfileKey {

@@ -53,6 +53,7 @@ impl JobService for Jobs {
             slots: Vec::new(),
             scale: Vec::new(),
             learned: Vec::new(),
+            kappa: Vec::new(),
             moves: 0,
             spec: spec.clone(),
         };

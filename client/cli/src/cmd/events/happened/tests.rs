@@ -162,6 +162,7 @@ fn what_happens_to_jobs_and_the_node_is_told() {
                 id,
                 scale: vec![1.0, 0.5],
                 learned: vec![],
+                kappa: vec![],
             },
             "its curves are refitted; measured ÷ profiled by stage: 1.00, 0.50",
         ),
