@@ -6,8 +6,8 @@ use std::sync::Arc;
 use evenkeel_core::allocate::{self, Inputs, Refusal, Room};
 use evenkeel_core::command::{Caller, Rejection, Resource};
 use evenkeel_core::cpuset::CpuSet;
-use evenkeel_core::curve::{Point, Profile};
-use evenkeel_core::decide::job::profiles_of;
+use evenkeel_core::curve::{Point, Profile, corun};
+use evenkeel_core::decide::job::{kappa_of, profiles_of};
 use evenkeel_core::grant::Vector;
 use evenkeel_core::id::{GpuId, Name};
 use evenkeel_core::job::{Job, JobSpec, MEMORY_MAX, Plan};
@@ -42,6 +42,7 @@ pub(super) struct Gathered {
     profiles: Vec<Option<Profile>>,
     scale: Vec<f64>,
     learned: Vec<Vec<Point>>,
+    kappa: Option<Vec<Vec<f64>>>,
     previous: Option<Plan>,
 }
 
@@ -95,17 +96,23 @@ impl Question {
         let (node, room) = self.pool(d, job);
         let stored = profiles_of(d, &self.caller.tenant, &self.spec);
         let given = |i: usize| self.given(i).cloned();
-        let profiles = (stored.into_iter().enumerate())
+        let profiles: Vec<Option<Profile>> = (stored.into_iter().enumerate())
             .map(|(i, stored)| given(i).or_else(|| stored.cloned()))
             .collect();
         // What was learned live belongs to the stored profiles and to this pool.
         let live = same.filter(|_| self.profiles.is_empty());
+        let known: Vec<Option<&Profile>> = profiles.iter().map(Option::as_ref).collect();
+        let kappa = match live {
+            Some(job) => kappa_of(job, &known),
+            None => corun::kappa(&known),
+        };
         Gathered {
             profiles,
             node,
             room,
             scale: live.map(|j| j.scale.clone()).unwrap_or_default(),
             learned: live.map(|j| j.learned.clone()).unwrap_or_default(),
+            kappa,
             previous: same
                 .filter(|_| self.cores.is_none() && self.sms.is_none() && self.memory.is_none())
                 .and_then(|j| j.plan.clone()),
@@ -234,6 +241,7 @@ impl Gathered {
             profiles: &profiles,
             scale: &self.scale,
             learned: &self.learned,
+            kappa: self.kappa.as_deref(),
             ..Inputs::declared(&self.spec)
         };
         let solved = allocate::plan(&inputs, &self.node, &self.room, self.previous.as_ref());

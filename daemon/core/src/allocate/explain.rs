@@ -169,14 +169,34 @@ fn sentences(problem: &Problem, solution: &Solution, spare: u32) -> Vec<String> 
                 "The overlap of the rollout's stages was not measured: taken as perfect.".into(),
             ),
         }
-        if problem.kappa.is_none() {
-            why.push("Interference between stages was not measured: taken as none.".into());
-        }
+        interference(problem, &mut why);
     }
     if !solution.exact {
         why.push("The search reached its limit: this split is good, perhaps not the best.".into());
     }
     why
+}
+
+/// Interference of less than this is not worth a word.
+const KAPPA_TOLD: f64 = 0.02;
+
+/// Who slows whom, as measured.
+fn interference(problem: &Problem, why: &mut Vec<String>) {
+    let Some(kappa) = &problem.kappa else {
+        why.push("Interference between stages was not measured: taken as none.".into());
+        return;
+    };
+    let named = |i: usize| problem.stages.get(i).map(|s| &s.name);
+    for (i, row) in kappa.iter().enumerate() {
+        for (j, k) in row.iter().enumerate().filter(|(_, k)| **k >= KAPPA_TOLD) {
+            if let (Some(slow), Some(busy)) = (named(i), named(j)) {
+                why.push(format!(
+                    "While {busy} is busy, too, {slow} does {:.0} % less (κ = {k:.2}).",
+                    100.0 * k / (1.0 + k)
+                ));
+            }
+        }
+    }
 }
 
 fn binding(problem: &Problem, solution: &Solution, why: &mut Vec<String>) {

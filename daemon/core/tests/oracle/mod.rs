@@ -2,6 +2,8 @@
 //! exhaustively. `EVENKEEL_ORACLE_CASES` sets how many problems a run takes (1,000 by default).
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+pub mod made;
+
 use evenkeel_core::allocate::{Problem, Stage, Supply, ladder};
 use evenkeel_core::curve::{Curve, Point};
 use evenkeel_core::id::Name;

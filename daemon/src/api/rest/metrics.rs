@@ -302,6 +302,34 @@ fn jobs(page: &mut Page, state: &State, caller: &Caller) {
     for job in &seen {
         page.line("evenkeel_job_moves", &named(job), job.moves.into());
     }
+    page.head(
+        "evenkeel_job_predicted_units_per_second",
+        "Work units per second that a job's plan predicts, by side.",
+    );
+    for (job, plan) in seen
+        .iter()
+        .filter_map(|job| Some((job, job.plan.as_ref()?)))
+    {
+        let who = named(job);
+        for (side, rate) in [("rollout", plan.t_r), ("training", plan.t_train)] {
+            let labels = [who[0], who[1], ("side", side)];
+            page.line(
+                "evenkeel_job_predicted_units_per_second",
+                &labels,
+                rate.get(),
+            );
+        }
+    }
+    page.head(
+        "evenkeel_job_streak_windows",
+        "Consecutive windows with a gap above the threshold, the same side slower.",
+    );
+    for job in &seen {
+        if let Some(watch) = state.volatile.watches.get(&job.id) {
+            let streak = watch.view().alarm.streak;
+            page.line("evenkeel_job_streak_windows", &named(job), streak.into());
+        }
+    }
     let mut measured = Vec::new();
     for job in seen {
         let watch = state.volatile.watches.get(&job.id);
