@@ -12,7 +12,7 @@ SHELL := bash
 
 # What follows the command: `make demo ARGS="--seed 3"`, `make test ARGS="lease"`.
 ARGS ?=
-# Which lines of `make accept`: a theme (main, doors), a line (main.3), several with commas, or all.
+# Which lines of `make accept`: a theme (main, doors, allocator), a line (main.3), several with commas, or all.
 PART ?= all
 # `make LOCKED=--locked …` refuses to touch Cargo.lock. `.ci/run` does.
 LOCKED ?=
@@ -79,7 +79,7 @@ deny:
 audit: ## compare the dependencies with the published advisories (needs the network)
 	cargo deny --log-level warn check advisories
 
-accept: build ## measure the figures that were asked for: PART=main, doors, doors.4, … or all
+accept: build ## measure the figures that were asked for: PART=main, doors, allocator, doors.4, … or all
 	cargo build --release $(LOCKED) --bin bench-leases --bin accept
 	@$(TARGET_DIR)/release/accept --part $(PART) $(ARGS)
 

@@ -9,10 +9,16 @@ pub(crate) enum Theme {
     Main,
     /// Doors, limits, peers, packages.
     Doors,
+    /// Calibration, interference, several jobs, what-if.
+    Allocator,
 }
 
 impl Theme {
-    const ALL: [(Self, &'static str, u8); 2] = [(Self::Main, "main", 7), (Self::Doors, "doors", 7)];
+    const ALL: [(Self, &'static str, u8); 3] = [
+        (Self::Main, "main", 7),
+        (Self::Doors, "doors", 7),
+        (Self::Allocator, "allocator", 8),
+    ];
 
     fn lines(self) -> impl Iterator<Item = Line> {
         let last = Self::ALL
@@ -72,8 +78,8 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<Vec<Line>> {
         };
         if found.is_empty() {
             anyhow::bail!(
-                "--part {part}: there is no such line; name a theme (main, doors), a line (main.1 to main.7, doors.1 to \
-                 doors.7), or `all`"
+                "--part {part}: there is no such line; name a theme (main, doors, allocator), a line (main.1 to \
+                 main.7, doors.1 to doors.7, allocator.1 to allocator.8), or `all`"
             );
         }
         lines.extend(found);

@@ -8,6 +8,7 @@
     clippy::print_stderr,
     reason = "a program for people; what it prints is its result"
 )]
+mod allocator;
 mod bad;
 mod balance;
 mod clone;
@@ -42,7 +43,7 @@ use crate::row::Table;
     after_help = "Build the release binaries first: `make accept` does."
 )]
 struct Args {
-    /// Which lines: a theme (main, doors), one of its lines (main.3), several with commas, or `all`.
+    /// Which lines: a theme (main, doors, allocator), one of its lines (main.3), several with commas, or `all`.
     #[arg(long, default_value = "all")]
     part: String,
     /// Also writes the table, as Markdown, to this file.
@@ -137,6 +138,7 @@ async fn measure(args: &Args) -> anyhow::Result<bool> {
             (Theme::Main, 6) => speed::measure(&run).await,
             (Theme::Main, _) => bad::measure(&run).await,
             (Theme::Doors, number) => doors::measure(&run, number).await,
+            (Theme::Allocator, number) => allocator::measure(&run, number),
         };
         table.part(*line, rows);
         print!("{}", table.last_part());

@@ -144,7 +144,7 @@ fn judge(figures: &[(String, Option<f64>)]) -> anyhow::Result<(String, bool)> {
 }
 
 /// Criterion's estimates in microseconds, by name. A name stands before its times, or on a line of its own above.
-fn estimates(said: &str) -> Vec<(String, Option<f64>)> {
+pub(crate) fn estimates(said: &str) -> Vec<(String, Option<f64>)> {
     let (mut found, mut name) = (Vec::new(), String::new());
     for line in said.lines() {
         if let Some((before, times)) = line.split_once("time:") {

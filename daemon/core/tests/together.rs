@@ -215,3 +215,18 @@ fn many_jobs_share_many_gpus() {
         }
     }
 }
+
+/// How the time grows with the jobs, four on each GPU. Not a test: `make accept` reads the lines.
+#[test]
+#[ignore = "takes minutes without optimisation; a figure, not a rule"]
+fn growth() {
+    for n in [16_usize, 64, 256, 1_024] {
+        let node = node((n / 4) as u16, 4 * n as u32);
+        let jobs = jobs(7, n, 1);
+        let began = Instant::now();
+        let found = solve(&jobs, &node, &[]);
+        let took = began.elapsed().as_secs_f64();
+        check(&node, &found);
+        println!("growth: {n} jobs took {took} s");
+    }
+}

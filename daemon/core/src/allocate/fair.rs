@@ -69,7 +69,13 @@ pub struct Allotments {
 
 /// The fairest allotments within `limits`; none if not everybody's least fits.
 pub fn allot(claims: &[Claim<'_>], limits: &[u64]) -> Option<Allotments> {
+    allot_with(claims, limits, EXACT_JOBS)
+}
+
+/// The same, searched exactly for up to so many jobs: how much the heuristic loses is measured with it.
+pub fn allot_with(claims: &[Claim<'_>], limits: &[u64], exact_jobs: usize) -> Option<Allotments> {
     let mut arena = Arena::new(claims, limits)?;
+    arena.exact_levels = claims.len() <= exact_jobs;
     let start = vec![Stand::default(); claims.len()];
     let best = arena.fits(&start)?;
     let found = if arena.exact_levels {
@@ -118,7 +124,7 @@ impl<'a> Arena<'a> {
             offers,
             known: BTreeMap::new(),
             top,
-            exact_levels: claims.len() <= EXACT_JOBS,
+            exact_levels: true,
             exact: true,
             evaluations: 0,
         })
@@ -157,7 +163,7 @@ impl<'a> Arena<'a> {
         let picks = if self.exact_levels {
             self.search(&offered)
         } else {
-            self.repair(&offered)
+            self.least(&offered)
         }?;
         let chosen = picks.iter().zip(&offered).map(|(at, offers)| offers[*at]);
         Some(chosen.map(Offer::allotment).collect())
@@ -240,16 +246,26 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Everybody's least wanting offer, then, while a limit is exceeded, the exchange that takes most off what is over
-    /// for the least that it adds elsewhere. It may miss what a search would find.
-    fn repair(&self, offered: &[Rc<Vec<Offer>>]) -> Option<Vec<usize>> {
+    /// Everybody's least wanting offer, repaired.
+    fn least(&self, offered: &[Rc<Vec<Offer>>]) -> Option<Vec<usize>> {
         let mut picks = vec![0_usize; offered.len()];
+        let mut used = self.used(offered, &picks);
+        self.repair(offered, &mut picks, &mut used).then_some(picks)
+    }
+
+    fn used(&self, offered: &[Rc<Vec<Offer>>], picks: &[usize]) -> Vec<u64> {
         let mut used = vec![0_u64; self.limits.len()];
-        for (j, offers) in offered.iter().enumerate() {
-            for (limit, part) in &self.claims[j].counts {
-                used[*limit] += offers[0].part(*part);
+        for ((offers, at), claim) in offered.iter().zip(picks).zip(self.claims) {
+            for (limit, part) in &claim.counts {
+                used[*limit] += offers[*at].part(*part);
             }
         }
+        used
+    }
+
+    /// While a limit is exceeded: the exchange that takes most off what is over for the least that it adds elsewhere. It may
+    /// miss what a search would find.
+    fn repair(&self, offered: &[Rc<Vec<Offer>>], picks: &mut [usize], used: &mut [u64]) -> bool {
         loop {
             let over = (0..used.len())
                 .filter(|l| used[*l] > self.limits[*l])
@@ -257,14 +273,37 @@ impl<'a> Arena<'a> {
                     let excess = |l: usize| used[l] as f64 / self.limits[l].max(1) as f64;
                     excess(*a).total_cmp(&excess(*b))
                 });
-            let Some(over) = over else { return Some(picks) };
-            let (j, at) = self.exchange(offered, &picks, &used, over)?;
+            let Some(over) = over else { return true };
+            let Some((j, at)) = self.exchange(offered, picks, used, over) else {
+                return false;
+            };
             for (limit, part) in &self.claims[j].counts {
                 used[*limit] -= offered[j][picks[j]].part(*part);
                 used[*limit] += offered[j][at].part(*part);
             }
             picks[j] = at;
         }
+    }
+
+    /// Whether job `j` alone could have `level` beside what all have: a test for each job of a round, so it starts from
+    /// what is there.
+    fn could_rise(
+        &mut self,
+        (offered, picks, used): (&[Rc<Vec<Offer>>], &[usize], &[u64]),
+        j: usize,
+        level: f64,
+    ) -> bool {
+        let more = self.offered(j, level);
+        if more.is_empty() {
+            return false;
+        }
+        let (mut offered, mut picks, mut used) = (offered.to_vec(), picks.to_vec(), used.to_vec());
+        for (limit, part) in &self.claims[j].counts {
+            used[*limit] -= offered[j][picks[j]].part(*part);
+            used[*limit] += more[0].part(*part);
+        }
+        (offered[j], picks[j]) = (more, 0);
+        self.repair(&offered, &mut picks, &mut used)
     }
 
     /// The job and its offer that take most off limit `over`, per what they add to others, without breaking another.
@@ -392,11 +431,21 @@ impl<'a> Arena<'a> {
             stands = at(&stands, low, self.top, &self.offers);
             let next = level(low + 1, self.top);
             let rising: Vec<usize> = (0..stands.len()).filter(|j| !stands[*j].settled).collect();
+            let offered: Vec<Rc<Vec<Offer>>> = stands
+                .iter()
+                .enumerate()
+                .map(|(j, s)| self.offered(j, s.level))
+                .collect();
+            let Some(picks) = self.least(&offered) else {
+                return best;
+            };
+            let used = self.used(&offered, &picks);
             let mut stuck = 0;
             for j in &rising {
-                let mut more = stands.clone();
-                more[*j].level = next.min(self.offers[*j].best());
-                if more[*j].level <= stands[*j].level || self.fits(&more).is_none() {
+                let more = next.min(self.offers[*j].best());
+                let rises =
+                    more > stands[*j].level && self.could_rise((&offered, &picks, &used), *j, more);
+                if !rises {
                     stands[*j].settled = true;
                     stuck += 1;
                 }
