@@ -31,7 +31,11 @@ Examples:
 docs/simulate.md has the scenario's keys and the formulas.")]
 pub(crate) struct SimulateArgs {
     /// The scenario, in TOML
-    scenario: PathBuf,
+    #[arg(required_unless_present = "print_demo")]
+    scenario: Option<PathBuf>,
+    /// Print the scenario of the demo with this seed
+    #[arg(long, hide = true, conflicts_with = "scenario", value_name = "SEED")]
+    print_demo: Option<u64>,
     /// Only this policy; may be given several times
     #[arg(long, value_enum, value_name = "POLICY")]
     policy: Vec<Policy>,
@@ -65,7 +69,15 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn run(globals: &Globals, args: &SimulateArgs) -> Result<(), Failure> {
-    let scenario = Scenario::read(&args.scenario)?;
+    if let Some(seed) = args.print_demo {
+        out::text(simulate::demo_scenario(seed)?.trim_end());
+        return Ok(());
+    }
+    // The grammar asks for it.
+    let Some(path) = &args.scenario else {
+        return Err(Failure::usage("which scenario?"));
+    };
+    let scenario = Scenario::read(path)?;
     let wish = Wish {
         policies: args.policy.clone(),
         seed: args.seed,

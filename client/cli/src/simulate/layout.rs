@@ -43,6 +43,8 @@ pub(super) struct Layout {
     pub(super) sharing: Sharing,
     /// They are on different GPUs and do not slow each other down.
     pub(super) is_apart: bool,
+    /// What each other busy stage on the GPU costs on top of κ, where nothing keeps them off each other's SMs.
+    pub(super) mixing: f64,
     /// What each stage holds.
     pub(super) holds: Vec<Hold>,
 }
@@ -90,6 +92,7 @@ impl Layout {
         Self {
             sharing: Sharing::Together,
             is_apart: false,
+            mixing: 0.0,
             holds: holds.collect(),
         }
     }
@@ -163,13 +166,25 @@ impl Layout {
         hold.sms + even.max(spare - wanted)
     }
 
-    /// `1 + Σ κ_ij · u_j`.
+    /// `1 + Σ (κ_ij + mixing) · u_j`.
     pub(super) fn slowdown(&self, job: &JobWorld<'_>, stage: usize, busy: &[f64]) -> f64 {
         if self.is_apart || self.sharing != Sharing::Together {
             return 1.0;
         }
-        let row = job.job.kappa[stage].iter().zip(busy);
-        1.0 + row.map(|(k, u)| k * u).sum::<f64>()
+        let on_gpu = |i: usize| job.laws[i].uses_gpu();
+        let cost = |(j, k): (usize, &f64)| {
+            let mixed = if j != stage && on_gpu(stage) && on_gpu(j) {
+                self.mixing
+            } else {
+                0.0
+            };
+            (k + mixed) * busy[j]
+        };
+        1.0 + job.job.kappa[stage]
+            .iter()
+            .enumerate()
+            .map(cost)
+            .sum::<f64>()
     }
 
     /// What an iteration takes at these rates.

@@ -7,6 +7,7 @@
 //! *scenario → world (what is true on a node) → run (who decides) → step | chunk (what happens) → tally → report, picture*
 
 mod chunk;
+mod demo;
 mod drift;
 mod fleet;
 mod keeper;
@@ -32,7 +33,12 @@ pub(crate) use policy::Policy;
 pub(crate) use report::Report;
 pub(crate) use scenario::{Fidelity, Scenario};
 
+use crate::demo::load::Load;
+use crate::demo::seeds::script;
 use crate::fail::Failure;
+
+/// Substeps of the demo's physics. They matter to its simulator only, which is declared by its step time here.
+const SUBSTEPS: u32 = 8;
 
 /// What is asked of a scenario.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +55,12 @@ pub(crate) struct Wish {
     pub(crate) shares_of: Option<Policy>,
     /// Threads; none: as many as there are CPUs.
     pub(crate) threads: Option<usize>,
+}
+
+/// The scenario of the demo with a seed, as a file.
+pub(crate) fn demo_scenario(seed: u64) -> Result<String, Failure> {
+    let written = demo::scenario(Load::base(SUBSTEPS), script(seed));
+    written.map_err(|error| Failure::new(format!("cannot sample the demo's load: {error}")))
 }
 
 /// Simulates a scenario. `tick` is called after each policy of each node.
