@@ -126,7 +126,10 @@ fn assign<'a>(
             inputs: keeper.map_or_else(fresh, |keeper| keeper.known(&profiles[at])),
             weight: job.job.weight,
             gpus: job.gpus,
-            previous: keeper.map(|keeper| keeper.plan()),
+            // Whoever was not measured would keep what it had, and that would not be even any more.
+            previous: keeper
+                .filter(|_| policy != Policy::Even)
+                .map(|keeper| keeper.plan()),
         }
     });
     let planned = plan_node(&world.node, &world.room, &candidates.collect::<Vec<_>>());

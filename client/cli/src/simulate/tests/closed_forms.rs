@@ -137,8 +137,8 @@ fn list_scheduling_keeps_grahams_bound() {
     };
     let scenario = plain.scenario();
     let world = World::new(&scenario, 1, 0).unwrap();
-    let (cores, units) = (4.0, 10.0 * 4.0);
-    let (sum, longest) = (4.0 * (8.0 * 0.01 + 2.0 * 0.04), 4.0 * 0.04);
+    let (cores, units) = (4.0_f64, 10.0 * 4.0);
+    let (sum, longest): (f64, f64) = (4.0 * (8.0 * 0.01 + 2.0 * 0.04), 4.0 * 0.04);
     let least = (sum / cores).max(longest);
     let graham = sum / cores + (1.0 - 1.0 / cores) * longest;
     let found = throughput(&world, &planned(&world), Fidelity::Chunk, 200.0);

@@ -117,7 +117,7 @@ fn run_to(
     found.windows(2).map(|two| two[1] - two[0]).collect()
 }
 
-/// The layout that the waterfill allocator plans.
+/// The layout that the waterfill allocator plans, with all the cores that are left for the simulator.
 fn planned(world: &World<'_>) -> Layout {
     use evenkeel_core::allocate::{Inputs, plan};
     let job = &world.jobs[0];
@@ -127,7 +127,10 @@ fn planned(world: &World<'_>) -> Layout {
         ..job.told(&job.job.spec)
     };
     let (plan, _) = plan(&inputs, &world.node, &world.room, None).unwrap();
-    Layout::of_plan(&plan)
+    let mut layout = Layout::of_plan(&plan);
+    // A plan takes no more cores than it needs; formulas are of a whole number of rounds.
+    layout.holds[0].cores = world.node.cores.len() as u32 - 2;
+    layout
 }
 
 #[track_caller]

@@ -80,6 +80,7 @@ fn the_demos_scenario_predicts_the_demos_virtual_pipeline() {
         };
         let expect = run(&pipeline, split, 4, 12).unwrap().units_per_s;
         let mut layout = planned(&world);
+        layout.holds[0].cores = split.cores;
         for (stage, sms) in [(1, split.generate_sms), (2, split.train_sms)] {
             layout.holds[stage].sms = f64::from(sms);
             layout.holds[stage].cap = f64::from(sms);
