@@ -84,6 +84,14 @@ pub(crate) fn simulate(
         threads: wish.threads,
     };
     let outcomes = fleet::simulate(&order, tick)?;
+    if let Some((_, Err(why))) = outcomes.first()
+        && outcomes.iter().all(|(_, outcome)| outcome.is_err())
+    {
+        return Err(Failure::new(format!(
+            "cannot simulate {}: {why}",
+            scenario.name
+        )));
+    }
     let shares_of = wish.shares_of.unwrap_or(Policy::WaterfillStreak);
     Ok(Report::new(&order, &outcomes, shares_of))
 }

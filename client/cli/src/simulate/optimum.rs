@@ -68,6 +68,7 @@ impl<'a> Optimum<'a> {
             profiles: &profiles,
             scale: &scale,
             eta: Some(self.job.job.overlap),
+            yielded: Some(1.0 - self.job.job.discarded),
             kappa: Some(&self.job.job.kappa),
             ..self.job.told(&self.spec)
         };

@@ -147,14 +147,20 @@ impl Report {
         table
     }
 
-    /// Why some policies have no figures.
+    /// Why some policies have no figures: a line for each reason.
     pub(crate) fn remarks(&self) -> Vec<String> {
-        let rows = self.policies.iter();
-        let said = rows.filter_map(|row| {
-            let why = row.not_possible.as_ref()?;
-            Some(format!("{}: {why}", row.policy.name()))
-        });
-        said.collect()
+        let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+        for row in &self.policies {
+            let Some(why) = row.not_possible.as_deref() else {
+                continue;
+            };
+            match said.iter_mut().find(|(known, _)| *known == why) {
+                Some((_, policies)) => policies.push(row.policy.name()),
+                None => said.push((why, vec![row.policy.name()])),
+            }
+        }
+        let line = |(why, policies): (&str, Vec<&str>)| format!("{}: {why}", policies.join(", "));
+        said.into_iter().map(line).collect()
     }
 }
 
@@ -236,10 +242,8 @@ fn timeline(order: &Order<'_>, outcomes: &Outcomes, shares_of: Policy) -> Timeli
         policy,
         points: tally.bins.iter().map(|units| units / step_s).collect(),
     });
-    let shown = possible
-        .clone()
-        .find(|(p, _)| *p == shares_of)
-        .or_else(|| possible.clone().last());
+    let wanted = possible.clone().find(|(policy, _)| *policy == shares_of);
+    let shown = wanted.or_else(|| possible.clone().next_back());
     let stages = scenario.jobs.iter().flat_map(|job| {
         let of_job = job.spec.stages.iter();
         of_job.map(move |stage| (job.spec.name.to_string(), stage.name.to_string()))

@@ -3,6 +3,7 @@
 
 use evenkeel_core::allocate::Inputs;
 use evenkeel_core::curve::Profile;
+use evenkeel_core::job::JobSpec;
 
 use super::chunk::ChunkEngine;
 use super::keeper::{Change, Keeper, Seen, spec_under};
@@ -13,11 +14,14 @@ use super::rivals;
 use super::scenario::Fidelity;
 use super::step::StepEngine;
 use super::tally::Tally;
-use super::together::{Candidate, plan_node};
+use super::together::{Candidate, Planned, plan_node};
 use super::world::{JobWorld, World};
 
-/// Most windows or chunks of one job under one policy. Beyond it something is written in the wrong unit.
+/// Most chunks of one job under one policy: a quarter of an hour of waiting. Beyond it something is written in the wrong
+/// unit.
 pub(super) const EVENTS_MAX: u64 = 200_000_000;
+/// Most windows of one job under one policy, for the same reason: a month of windows of a quarter of a second.
+const WINDOWS_MAX: f64 = 1e7;
 
 /// How a job is run.
 enum Engine<'a> {
@@ -42,6 +46,15 @@ struct Running<'a> {
     held_to_s: f64,
 }
 
+/// A node under a policy.
+struct NodeRun<'a> {
+    world: &'a World<'a>,
+    policy: Policy,
+    fidelity: Fidelity,
+    running: Vec<Option<Running<'a>>>,
+    tally: Tally,
+}
+
 /// Runs a policy on a node. A reason, if it is not possible there.
 pub(super) fn run(
     world: &World<'_>,
@@ -50,26 +63,20 @@ pub(super) fn run(
     horizon_s: f64,
 ) -> Result<Tally, String> {
     let stages = world.jobs.iter().map(|j| j.laws.len()).sum();
-    let mut tally = Tally::new(horizon_s, world.jobs.len(), stages);
-    let mut running: Vec<Option<Running<'_>>> = world.jobs.iter().map(|_| None).collect();
+    let mut node = NodeRun {
+        world,
+        policy,
+        fidelity,
+        running: world.jobs.iter().map(|_| None).collect(),
+        tally: Tally::new(horizon_s, world.jobs.len(), stages),
+    };
     let mut now_s = 0.0;
-    let moments = moments(world, horizon_s);
-    for until_s in moments {
-        assign(world, policy, fidelity, now_s, &mut running, &mut tally)?;
-        for (job, run) in world.jobs.iter().zip(&mut running) {
-            tally.next_job();
-            if !is_present(job, now_s) {
-                continue;
-            }
-            tally.present_s[job.index] += until_s - now_s;
-            match run {
-                Some(run) => run.until(until_s, &mut tally)?,
-                None => tally.waited_s[job.index] += until_s - now_s,
-            }
-        }
+    for until_s in moments(world, horizon_s) {
+        node.assign(now_s)?;
+        node.until(now_s, until_s)?;
         now_s = until_s;
     }
-    Ok(tally)
+    Ok(node.tally)
 }
 
 fn is_present(job: &JobWorld<'_>, now_s: f64) -> bool {
@@ -89,70 +96,87 @@ fn moments(world: &World<'_>, horizon_s: f64) -> Vec<f64> {
     moments
 }
 
-/// Gives the jobs that are there their parts of the node.
-fn assign<'a>(
-    world: &'a World<'a>,
-    policy: Policy,
-    fidelity: Fidelity,
-    now_s: f64,
-    running: &mut [Option<Running<'a>>],
-    tally: &mut Tally,
-) -> Result<(), String> {
-    let present: Vec<&JobWorld<'_>> = world
-        .jobs
-        .iter()
-        .filter(|job| is_present(job, now_s))
-        .collect();
-    let specs: Vec<_> = present.iter().map(|job| spec_under(job, policy)).collect();
-    let profiles: Vec<Vec<Option<&Profile>>> = present
-        .iter()
-        .map(|job| match policy {
-            Policy::Even => Vec::new(),
-            _ => job.profiles.iter().map(Some).collect(),
-        })
-        .collect();
-    let candidates = present.iter().enumerate().map(|(at, job)| {
-        let fresh = || Inputs {
-            profiles: &profiles[at],
-            ..job.told(&specs[at])
-        };
-        let keeper = running[job.index]
-            .as_ref()
-            .and_then(|run| match &run.owner {
-                Owner::Keeper(keeper) => Some(keeper),
-                _ => None,
-            });
-        Candidate {
-            inputs: keeper.map_or_else(fresh, |keeper| keeper.known(&profiles[at])),
-            weight: job.job.weight,
-            gpus: job.gpus,
-            // Whoever was not measured would keep what it had, and that would not be even any more.
-            previous: keeper
-                .filter(|_| policy != Policy::Even)
-                .map(|keeper| keeper.plan()),
-        }
-    });
-    let planned = plan_node(&world.node, &world.room, &candidates.collect::<Vec<_>>());
-    for (job, planned) in present.iter().copied().zip(planned) {
-        let planned = match planned {
-            Ok(planned) => planned,
-            // Whoever does not fit beside others waits for them; whoever does not fit alone never runs.
-            Err(why) if present.len() == 1 => {
-                return Err(format!(
-                    "job {} does not fit on the node: {why}",
-                    job.job.spec.name
-                ));
-            }
-            Err(_) => {
-                running[job.index] = None;
+impl<'a> NodeRun<'a> {
+    /// Runs every job up to a moment.
+    fn until(&mut self, now_s: f64, until_s: f64) -> Result<(), String> {
+        let tally = &mut self.tally;
+        for (job, run) in self.world.jobs.iter().zip(&mut self.running) {
+            tally.next_job();
+            if !is_present(job, now_s) {
                 continue;
             }
-        };
-        if let Some(run) = &mut running[job.index] {
-            run.reassign(world, policy, planned, now_s, tally)?;
-            continue;
+            tally.present_s[job.index] += until_s - now_s;
+            match run {
+                Some(run) => run.until(until_s, tally)?,
+                None => tally.waited_s[job.index] += until_s - now_s,
+            }
         }
-        let (room, plan) = (planned.room, planned.plan);
+        Ok(())
+    }
+
+    /// Gives the jobs that are there their parts of the node.
+    fn assign(&mut self, now_s: f64) -> Result<(), String> {
+        let world = self.world;
+        let jobs = world.jobs.iter();
+        let present: Vec<&JobWorld<'_>> = jobs.filter(|job| is_present(job, now_s)).collect();
+        for (job, run) in world.jobs.iter().zip(&mut self.running) {
+            // Who has gone holds nothing any more.
+            run.take_if(|_| !is_present(job, now_s));
+        }
+        for (job, planned) in present.iter().copied().zip(self.plan(&present)) {
+            match planned {
+                Ok(planned) => self.place(job, planned, now_s)?,
+                // Whoever does not fit beside others waits for them; whoever does not fit alone never runs.
+                Err(why) if present.len() == 1 => {
+                    let name = &job.job.spec.name;
+                    return Err(format!("job {name} does not fit on the node: {why}"));
+                }
+                Err(_) => self.running[job.index] = None,
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans of the jobs that are there.
+    fn plan(&self, present: &[&JobWorld<'_>]) -> Vec<Result<Planned, String>> {
+        let specs = present.iter().map(|job| spec_under(job, self.policy));
+        let specs: Vec<JobSpec> = specs.collect();
+        let is_even = self.policy == Policy::Even;
+        let profiles = present.iter().map(|job| match is_even {
+            true => Vec::new(),
+            false => job.profiles.iter().map(Some).collect(),
+        });
+        let profiles: Vec<Vec<Option<&Profile>>> = profiles.collect();
+        let candidates = present.iter().enumerate().map(|(at, job)| {
+            let keeper = self.running[job.index]
+                .as_ref()
+                .and_then(|run| match &run.owner {
+                    Owner::Keeper(keeper) => Some(keeper),
+                    _ => None,
+                });
+            let fresh = || Inputs {
+                profiles: &profiles[at],
+                ..job.told(&specs[at])
+            };
+            Candidate {
+                inputs: keeper.map_or_else(fresh, |keeper| keeper.known(&profiles[at])),
+                weight: job.job.weight,
+                gpus: job.gpus,
+                // Whoever was not measured would keep what it had, and that would not be even any more.
+                previous: keeper.filter(|_| !is_even).map(|keeper| keeper.plan()),
+            }
+        });
+        let candidates: Vec<Candidate<'_>> = candidates.collect();
+        plan_node(&self.world.node, &self.world.room, &candidates)
+    }
+
+    /// Gives a job its part of the node: a new one, if it is running already.
+    fn place(&mut self, job: &'a JobWorld<'a>, planned: Planned, now_s: f64) -> Result<(), String> {
+        let (world, policy) = (self.world, self.policy);
+        if let Some(run) = &mut self.running[job.index] {
+            return run.reassign(world, policy, planned, now_s, &mut self.tally);
+        }
+        let Planned { room, plan } = planned;
         let split = Layout::of_plan(&plan);
         let (owner, layout) = match policy {
             Policy::WholeGpu | Policy::Collocated | Policy::Hybrid | Policy::Unmanaged => {
@@ -168,25 +192,38 @@ fn assign<'a>(
                 (Owner::Keeper(Box::new(keeper)), split)
             }
         };
-        let engine = match fidelity {
+        let period_s = layout.pace(job, &job.factors(now_s)).period_s;
+        if !(period_s.is_finite() && self.tally.horizon_s() / period_s <= WINDOWS_MAX) {
+            return Err(windows_of(job, period_s));
+        }
+        let engine = match self.fidelity {
             Fidelity::Step => Engine::Step(StepEngine::new(job, now_s)),
             Fidelity::Chunk => Engine::Chunk(Box::new(ChunkEngine::new(job, &layout, now_s)?)),
         };
-        running[job.index] = Some(Running {
+        self.running[job.index] = Some(Running {
             job,
             engine,
             owner,
             layout,
             held_to_s: now_s,
         });
+        Ok(())
     }
-    // Who has gone holds nothing any more.
-    for (job, run) in world.jobs.iter().zip(running.iter_mut()) {
-        if !is_present(job, now_s) {
-            *run = None;
-        }
+}
+
+/// What is said of an iteration that takes far too little time, or for ever.
+fn windows_of(job: &JobWorld<'_>, period_s: f64) -> String {
+    let name = &job.job.spec.name;
+    if period_s.is_finite() {
+        format!(
+            "an iteration of job {name} takes {period_s:.2e} s, and more than {WINDOWS_MAX:.0e} of them would be \
+             simulated: make units_per_iteration larger, or simulate fewer seconds"
+        )
+    } else {
+        format!(
+            "a stage of job {name} would do no work with what it holds, so no iteration ever ends"
+        )
     }
-    Ok(())
 }
 
 impl<'a> Running<'a> {
@@ -195,7 +232,7 @@ impl<'a> Running<'a> {
         &mut self,
         world: &'a World<'a>,
         policy: Policy,
-        planned: super::together::Planned,
+        planned: Planned,
         now_s: f64,
         tally: &mut Tally,
     ) -> Result<(), String> {
@@ -223,12 +260,7 @@ impl<'a> Running<'a> {
 
     /// Runs up to a moment.
     fn until(&mut self, until_s: f64, tally: &mut Tally) -> Result<(), String> {
-        let mut windows: u64 = 0;
         while let Some(seen) = self.advance(until_s, tally)? {
-            windows += 1;
-            if windows > EVENTS_MAX {
-                return Err(too_many(self.job));
-            }
             let now_s = self.now_s();
             match &mut self.owner {
                 Owner::Nobody => {}

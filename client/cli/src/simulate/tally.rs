@@ -76,6 +76,11 @@ impl Tally {
         }
     }
 
+    /// Simulated seconds.
+    pub(super) const fn horizon_s(&self) -> f64 {
+        self.horizon_s
+    }
+
     /// Units that a job trained on, evenly over a time.
     pub(super) fn credit(&mut self, job: usize, (from_s, to_s): (f64, f64), units: f64) {
         self.units[job] += units;

@@ -231,12 +231,11 @@ impl<'a> JobWorld<'a> {
         Profile { key, points }
     }
 
-    /// What the planner is told beside profiles.
+    /// What the planner is told beside profiles. Not what is discarded: that is measured, as in the daemon.
     pub(super) fn told<'i>(&'i self, spec: &'i JobSpec) -> Inputs<'i> {
         Inputs {
             eta: self.job.overlap_known.then_some(self.job.overlap),
             kappa: self.job.kappa_known.then_some(&self.job.kappa[..]),
-            yielded: Some(1.0 - self.job.discarded),
             ..Inputs::declared(spec)
         }
     }

@@ -169,6 +169,32 @@ fn a_second_job_takes_its_share_and_gives_it_back() {
 }
 
 #[test]
+fn weights_divide_a_node() {
+    let one = curved("", "").text();
+    let second = one[one.find("[[jobs]]").unwrap()..]
+        .replacen("[[jobs]]", "[[jobs]]\nweight = 2", 1)
+        .replacen("name = \"j\"", "name = \"k\"", 1);
+    let scenario =
+        Scenario::parse(&format!("{one}\n{second}"), "two.toml", Path::new(".")).unwrap();
+    let report = report(&scenario, &Wish::default());
+    let held = |job: &str| -> f64 {
+        let bands = report.timeline.shares.iter().filter(|b| b.job == job);
+        bands.map(|b| b.sms[120]).sum()
+    };
+    assert_eq!((held("j"), held("k")), (44.0, 88.0));
+}
+
+#[test]
+fn what_is_discarded_is_measured_and_counts() {
+    let mut plain = curved("", "");
+    plain.job = format!("{}\ndiscarded = 0.4", plain.job);
+    let report = report(&plain.scenario(), &Wish::default());
+    let row = of(&report, Policy::WaterfillStreak);
+    assert!(row.moves >= 1, "the plan of the start did not know");
+    assert!(row.of_clairvoyant.unwrap() > 0.9, "{row:?}");
+}
+
+#[test]
 fn a_job_that_does_not_fit_beside_others_waits() {
     let one = curved("", "")
         .text()

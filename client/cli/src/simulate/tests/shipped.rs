@@ -87,7 +87,7 @@ fn the_demos_scenario_predicts_the_demos_virtual_pipeline() {
         }
         for fidelity in [Fidelity::Step, Fidelity::Chunk] {
             let found = throughput(&world, &layout, fidelity, 30.0);
-            near(&format!("{fidelity:?} {split:?}"), found, expect, 0.1);
+            near(&format!("{fidelity:?} {split:?}"), found, expect, 0.03);
         }
     }
 }
