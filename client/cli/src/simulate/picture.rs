@@ -286,7 +286,12 @@ fn moves(out: &mut String, timeline: &Timeline, time: &Time, top: f64) {
     }
     if !timeline.moves.is_empty() {
         let n = timeline.moves.len();
-        let what = format!("▾ shares moved ({n})");
+        let whose = if timeline.is_of_many {
+            " on the first node"
+        } else {
+            ""
+        };
+        let what = format!("▾ shares moved{whose} ({n})");
         text(
             out,
             (LEFT + FIELD, top - 12.0),

@@ -73,6 +73,9 @@ pub(crate) struct Timeline {
     pub(crate) moves: Vec<Mark>,
     /// When costs begin to change, for certain: drifts without jitter.
     pub(crate) drifts: Vec<Mark>,
+    /// There are several nodes: moves are of the first, all else is of all.
+    #[serde(skip)]
+    pub(crate) is_of_many: bool,
     /// SMs and cores of all nodes.
     pub(crate) sms: f64,
     pub(crate) cores: f64,
@@ -278,6 +281,7 @@ fn timeline(order: &Order<'_>, outcomes: &Outcomes, shares_of: Policy) -> Timeli
         shares,
         moves: shown.map_or_else(Vec::new, |(_, tally)| tally.marks.clone()),
         drifts: drifts.filter(|mark| mark.at_s < order.seconds).collect(),
+        is_of_many: nodes.count > 1,
         sms: installed_sms(scenario),
         cores: f64::from(nodes.count) * f64::from(nodes.cores),
     }
