@@ -1,6 +1,7 @@
 //! Scenarios as people write them: what they say, and what is said of mistakes, with file, line and column.
 
 use super::*;
+use crate::simulate::{Wish, simulate};
 
 const GOOD: &str = "name = 's'
 seconds = '10m'
@@ -261,5 +262,61 @@ fn the_fine_engine_needs_a_whole_pipeline() {
             .what
             .contains("needs one simulation with environments"),
         "{failure}"
+    );
+}
+
+#[test]
+fn no_text_is_too_bad_to_be_refused() {
+    let (mut refused, mut taken) = (0, 0);
+    let mut state = 0x9e37_79b9_u64;
+    let mut next = |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    const PARTS: [&str; 12] = [
+        "",
+        "0",
+        "-",
+        "9e99",
+        "nan",
+        "'",
+        "[",
+        "\n",
+        "ü",
+        "= ",
+        "99999999999",
+        "[[jobs]]\n",
+    ];
+    for _ in 0..3_000 {
+        let mut text = GOOD.to_owned();
+        for _ in 0..=next(3) {
+            let from = next(text.len());
+            let to = (from + next(6)).min(text.len());
+            text.replace_range(from..to, PARTS[next(PARTS.len())]);
+            if !text.is_ascii() {
+                break; // a second cut could fall inside a letter
+            }
+        }
+        match read(&text) {
+            Ok(scenario) => {
+                taken += 1;
+                let wish = Wish {
+                    seconds: Some(1.0),
+                    ..Wish::default()
+                };
+                // It may be refused still; it may not fall over.
+                drop(simulate(&scenario, &wish, &|| ()));
+            }
+            Err(failure) => {
+                refused += 1;
+                assert!(failure.what.starts_with("s.toml"), "{failure}");
+            }
+        }
+    }
+    assert!(
+        refused > 500 && taken > 20,
+        "{refused} refused, {taken} taken"
     );
 }

@@ -169,6 +169,34 @@ fn a_second_job_takes_its_share_and_gives_it_back() {
 }
 
 #[test]
+fn both_fidelities_agree() {
+    let scenario = curved("", "").scenario();
+    let at = |fidelity| {
+        let wish = Wish {
+            fidelity: Some(fidelity),
+            seconds: Some(1_200.0),
+            ..Wish::default()
+        };
+        report(&scenario, &wish)
+    };
+    let (coarse, fine) = (at(Fidelity::Step), at(Fidelity::Chunk));
+    let mut compared = 0;
+    for (a, b) in coarse.policies.iter().zip(&fine.policies) {
+        if let (Some(a_rate), Some(b_rate)) = (a.units_per_s, b.units_per_s) {
+            near(a.policy.name(), b_rate, a_rate, 0.07);
+            let (idle, fine_idle) = (a.gpu_idle_share.unwrap(), b.gpu_idle_share.unwrap());
+            assert!(
+                (idle - fine_idle).abs() < 0.08,
+                "{:?}: {idle} {fine_idle}",
+                a.policy
+            );
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 10, "all but whole-gpu");
+}
+
+#[test]
 fn weights_divide_a_node() {
     let one = curved("", "").text();
     let second = one[one.find("[[jobs]]").unwrap()..]
