@@ -154,6 +154,10 @@ impl StageSpec {
     }
 }
 
+const fn one() -> f64 {
+    1.0
+}
+
 /// A job as declared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
@@ -163,6 +167,9 @@ pub struct JobSpec {
     pub unit: String,
     /// Higher goes first in the queue.
     pub priority: i32,
+    /// What it counts for when jobs share the node: with 2 it gets twice the part of what it would do alone.
+    #[serde(default = "one")]
+    pub weight: f64,
     /// GPUs it runs on; empty: any `gpu_count`.
     pub gpus: Vec<u32>,
     /// How many GPUs, where `gpus` is empty; 0: one, if a stage needs one.
@@ -186,6 +193,7 @@ impl JobSpec {
             name: name.into(),
             unit: unit.into(),
             priority: 0,
+            weight: one(),
             gpus: Vec::new(),
             gpu_count: 0,
             groups: 2,

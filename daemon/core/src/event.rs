@@ -126,6 +126,9 @@ pub enum Event {
         id: JobId,
         /// Its first plan; each worker's vector is kept for it.
         plan: Plan,
+        /// Others have to give up a part of it first: it is kept piece by piece, as it comes.
+        #[serde(default)]
+        promised: bool,
     },
     /// The job's plan changed; leases follow by targets.
     JobReplanned {

@@ -170,6 +170,10 @@ pub struct JobSpec {
     pub unit: Name,
     /// Higher goes first in the queue.
     pub priority: i32,
+    /// What it counts for when jobs share a node: with a weight of 2 it gets twice the part of what it would do alone.
+    /// Above zero.
+    #[serde(default = "one")]
+    pub weight: f64,
     /// GPUs it runs on; one SM split for all of them. Empty: any `gpu_count`.
     pub gpus: Vec<GpuId>,
     /// How many GPUs, where `gpus` is empty.
@@ -186,6 +190,12 @@ pub struct JobSpec {
     pub stages: Vec<StageSpec>,
 }
 
+const fn one() -> f64 {
+    1.0
+}
+
+/// Least and most that a job may weigh: beyond a thousandfold a part is nothing.
+pub const WEIGHT_RANGE: (f64, f64) = (1e-3, 1e3);
 /// Most stages of a job: the exact search covers so many.
 pub const STAGES_MAX: usize = 8;
 /// Most workers of a stage.

@@ -74,6 +74,7 @@ fn one(
     let mut next = decision.events;
     while !next.is_empty() && events.len() - first < FOLLOW_MAX {
         for event in next {
+            touched.expect(&state.durable, &event);
             state.durable.evolve(&event);
             touched.note(&state.durable, &event);
             state.volatile.fits.note(&state.durable, &event);

@@ -109,6 +109,7 @@ fn job(resize: Resize) -> Job {
         name: name("pick"),
         unit: name("env_step"),
         priority: 0,
+        weight: 1.0,
         gpus: vec![],
         gpu_count: 1,
         groups: 2,
@@ -146,6 +147,7 @@ impl World {
         let admitted = Event::JobAdmitted {
             id: JobId(1),
             plan: plan(parts),
+            promised: false,
         };
         durable.evolve(&admitted);
         durable.commit();

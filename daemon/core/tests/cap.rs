@@ -56,6 +56,7 @@ fn refitted(shares: [(u32, u32); 2], rates: [f64; 2]) -> (Vec<f64>, Vec<u32>) {
         name: name("j"),
         unit: name("u"),
         priority: 0,
+        weight: 1.0,
         gpus: vec![],
         gpu_count: 1,
         groups: 2,
@@ -98,6 +99,8 @@ fn refitted(shares: [(u32, u32); 2], rates: [f64; 2]) -> (Vec<f64>, Vec<u32>) {
         t_train: rates[1],
         yielded: 1.0,
         windows: 5,
+        error: 0.0,
+        overlap: Vec::new(),
     };
     let run = |trigger| {
         let (scale, learned) = ([1.0, 1.0], [vec![], vec![]]);

@@ -408,6 +408,7 @@ fn an_ended_job_is_forgotten_like_an_ended_lease() {
         name: name("j"),
         unit: name("step"),
         priority: 0,
+        weight: 1.0,
         gpus: vec![],
         gpu_count: 0,
         groups: 1,

@@ -77,6 +77,7 @@ fn job(stages: Vec<StageSpec>) -> JobSpec {
         name: name("pick"),
         unit: name("env_step"),
         priority: 0,
+        weight: 1.0,
         gpus: Vec::new(),
         gpu_count: 1,
         groups: 2,

@@ -291,6 +291,7 @@ mod tests {
             name: name("j"),
             unit: name("u"),
             priority: 0,
+            weight: 1.0,
             gpus: vec![],
             gpu_count: 0,
             groups: 2,

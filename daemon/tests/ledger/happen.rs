@@ -274,6 +274,7 @@ impl World {
                 vec![Event::JobAdmitted {
                     id,
                     plan: plan(stages, &mut self.rng),
+                    promised: self.rng.below(4) == 0,
                 }]
             }
             0 if job.plan.is_some() => {

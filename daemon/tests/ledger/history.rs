@@ -45,7 +45,11 @@ impl Trail {
                 lease: lease(3, vector([4], 1)),
             },
             Event::JobSubmitted { job: job(1, 1) },
-            Event::JobAdmitted { id: JobId(1), plan },
+            Event::JobAdmitted {
+                id: JobId(1),
+                plan,
+                promised: false,
+            },
             Event::JobStayed {
                 id: JobId(1),
                 reason: "it does not pay".into(),

@@ -151,6 +151,7 @@ pub(crate) fn job(id: u64, workers: u32) -> Job {
             name: name(&format!("job-{id}")),
             unit: name("env_step"),
             priority: 0,
+            weight: 1.0,
             gpus: vec![GpuId(0)],
             gpu_count: 1,
             groups: 2,

@@ -45,7 +45,11 @@ impl Desk {
                 lease: lease(1, vector([1], 100)),
             },
             Event::JobSubmitted { job: job(1, 1) },
-            Event::JobAdmitted { id: JobId(1), plan },
+            Event::JobAdmitted {
+                id: JobId(1),
+                plan,
+                promised: false,
+            },
         ];
         events.iter().for_each(|event| desk.durable.evolve(event));
         let batch = fold(&events, &desk.durable, 1);

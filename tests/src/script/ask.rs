@@ -264,6 +264,7 @@ impl Script {
             name: name(&job)?,
             unit: name("step")?,
             priority: words.number("priority")?.unwrap_or(0) as i32,
+            weight: 1.0,
             gpus: vec![],
             gpu_count: 1,
             groups: 2,

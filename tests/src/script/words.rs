@@ -165,7 +165,7 @@ pub(super) fn event(event: &Event) -> String {
         Event::LeaseHeld { id, held } => format!("{id}: {}", vector(held)),
         Event::LeaseQuarantined { id, fence, cause } => format!("{id}: {fence}, {cause:?}"),
         Event::LeaseEnded { id, how, .. } => format!("{id}: {how:?}"),
-        Event::JobAdmitted { id, plan } => {
+        Event::JobAdmitted { id, plan, .. } => {
             let stages: Vec<String> = plan
                 .stages
                 .iter()

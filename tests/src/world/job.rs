@@ -407,6 +407,7 @@ fn draw(rng: &mut Rng, swarm: &Swarm, me: u64, n: u64) -> JobSpec {
         name: of(&format!("job-{me}-{}", n % 3)),
         unit: of("step"),
         priority: rng.below(3) as i32,
+        weight: 1.0,
         gpus: Vec::new(),
         gpu_count: 0,
         groups: rng.range(1, 2) as u32,

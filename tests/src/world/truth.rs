@@ -135,7 +135,7 @@ impl Truth {
                     queueing::backfill_delays_nobody(&self.fold, lease)?;
                 }
             }
-            Event::JobAdmitted { id, plan } => {
+            Event::JobAdmitted { id, plan, .. } => {
                 queueing::admission_delays_nobody(&self.fold, *id, plan)?
             }
             Event::LeaseAttached { id, fence, .. } | Event::LeaseDraining { id, fence } => {

@@ -28,6 +28,8 @@ pub(crate) struct JobFile {
     unit: String,
     #[serde(default)]
     priority: i32,
+    #[serde(default = "even")]
+    weight: f64,
     #[serde(default)]
     gpus: Vec<u32>,
     #[serde(default)]
@@ -126,6 +128,9 @@ pub(crate) struct BenchFile {
     pub(crate) timeout: Duration,
 }
 
+const fn even() -> f64 {
+    1.0
+}
 const fn one() -> u32 {
     1
 }
@@ -156,6 +161,7 @@ impl JobFile {
     pub(crate) fn spec(&self, sms_per_gpu: Option<u32>) -> Result<JobSpec, Failure> {
         let mut spec = JobSpec::new(self.name.clone(), self.unit.clone());
         spec.priority = self.priority;
+        spec.weight = self.weight;
         spec.gpus.clone_from(&self.gpus);
         spec.gpu_count = self.gpu_count;
         spec.groups = self.groups;

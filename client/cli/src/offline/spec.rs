@@ -10,7 +10,7 @@ use evenkeel_core::id::{GpuId, Name};
 use evenkeel_core::job::{
     BATCH_MAX, BATCHES_MAX, CORES_MAX, Detector, JobSpec, MEMORY_MAX, PROCESSES_MAX, Policy,
     RULE_MS_MAX, RULE_WINDOWS_MAX, RebalanceSpec, Role, SMS_MAX, STAGES_MAX, SmMode, StageSpec,
-    WORKERS_MAX,
+    WEIGHT_RANGE, WORKERS_MAX,
 };
 use evenkeel_core::unit::{Bytes, Millis, Rate, Sms};
 
@@ -113,6 +113,7 @@ pub(super) fn declared(spec: &client::JobSpec) -> Result<JobSpec, Bad> {
         name: of.name("name", &spec.name)?,
         unit: of.name("unit", &spec.unit)?,
         priority: spec.priority,
+        weight: of.within("weight", spec.weight, WEIGHT_RANGE.0, WEIGHT_RANGE.1)?,
         gpus,
         gpu_count: u16::try_from(gpu_count).unwrap_or(u16::MAX),
         groups: if spec.groups == 0 { 2 } else { spec.groups },

@@ -14,11 +14,10 @@ use crate::unit::{Bytes, Rate, Sms};
 pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
     let problem = search.problem;
     let spare = finish::spare(search, &picks);
-    let rates = search.rates(&picks);
-    let (t_r, t_train, theta) = problem.combine(&rates);
+    let theta = search.theta(&picks);
     let exact = !search.is_spent();
     let marginals = finish::marginals(search, theta);
-    let stages: Vec<Share> = picks
+    let mut stages: Vec<Share> = picks
         .iter()
         .enumerate()
         .map(|(i, p)| {
@@ -29,26 +28,26 @@ pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
                 SmMode::Cap if menu.balanced => cap(problem, i, sms, spare),
                 _ => sms,
             };
-            let rate = if stage.curve.is_some() {
-                Rate::clamped(rates[i])
-            } else {
-                Rate::ZERO
-            };
             Share {
                 cores: row.cores,
                 sms,
                 cap,
                 memory: Bytes(row.memory),
                 batch: row.batch,
-                rate,
+                rate: Rate::ZERO,
             }
         })
         .collect();
+    let yields = problem.predict(&stages);
+    for (share, rate) in stages.iter_mut().zip(&yields.rates) {
+        share.rate = *rate;
+    }
+    let rates: Vec<f64> = yields.rates.iter().map(|r| r.get()).collect();
     let mut solution = Solution {
         stages,
-        t_r: Rate::clamped(t_r),
-        t_train: Rate::clamped(t_train),
-        theta: Rate::clamped(theta),
+        t_r: yields.t_r,
+        t_train: yields.t_train,
+        theta: yields.theta,
         binding: problem.binding(&rates),
         marginals,
         why: Vec::new(),

@@ -13,20 +13,27 @@ use crate::unit::{Bytes, Rate, Sms};
 
 mod ebrl;
 mod explain;
+pub mod fair;
 mod finish;
+mod guess;
 mod idle;
+mod offer;
 mod options;
 mod pin;
 mod place;
+mod predict;
 mod problem;
 pub mod rules;
+mod together;
 mod waterfill;
 
 pub use idle::Idle;
 pub use options::ladder;
 pub use pin::{keep_caps, pin};
 pub use place::{Room, choose_gpus, gpus_of_worker, place, split_sms, supply_for};
+pub use predict::Prediction;
 pub use problem::{BadProblem, Inputs, Refusal, plan, problem_for};
+pub use together::{Bidder, Portion, TenantRoom, plan_together};
 
 /// What the job may use: amounts that are free to it, its own present holdings included.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -269,14 +276,20 @@ impl Problem {
         slice.rates(counts).map(rate).collect()
     }
 
-    /// The factor that interference leaves of a stage's rate, in (0, 1].
+    /// The factor that interference leaves of a stage's rate, in (0, 1], with every other stage busy all the time.
     pub fn slowdown(&self, stage: usize) -> f64 {
+        self.slowdown_beside(stage, |_| 1.0)
+    }
+    /// The same where stage j is busy in `u(j)` of the stage's busy time. Stages that run in turn are never busy at once.
+    pub fn slowdown_beside(&self, stage: usize, u: impl Fn(usize) -> f64) -> f64 {
         let row = self.kappa.as_ref().and_then(|k| k.get(stage));
+        let is_rollout = |j: usize| self.stages.get(j).is_some_and(|s| s.role.is_rollout());
+        let in_turn = |j: usize| self.groups == 1 && is_rollout(stage) && is_rollout(j);
         let sum: f64 = row.map_or(0.0, |row| {
             row.iter()
                 .enumerate()
-                .filter(|(j, k)| *j != stage && **k > 0.0)
-                .map(|(_, k)| *k)
+                .filter(|(j, k)| *j != stage && **k > 0.0 && !in_turn(*j))
+                .map(|(j, k)| *k * u(j).clamp(0.0, 1.0))
                 .sum()
         });
         1.0 / (1.0 + sum)

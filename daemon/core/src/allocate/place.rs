@@ -77,6 +77,17 @@ pub fn choose_gpus(
     room: &Room,
     previous: Option<&Plan>,
 ) -> Result<Vec<GpuId>, Shortage> {
+    gpus_beside(spec, node, room, previous, &BTreeMap::new())
+}
+
+/// The same beside others, of whom so many are on each GPU: the emptier ones first.
+pub(super) fn gpus_beside(
+    spec: &JobSpec,
+    node: &Node,
+    room: &Room,
+    previous: Option<&Plan>,
+    others: &BTreeMap<GpuId, u32>,
+) -> Result<Vec<GpuId>, Shortage> {
     let needs = spec
         .stages
         .iter()
@@ -91,7 +102,16 @@ pub fn choose_gpus(
         let had = previous.map_or(&[][..], |p| &p.gpus);
         let mut all: Vec<GpuId> = room.gpus.keys().copied().filter(there).collect();
         let free = |id: &GpuId| room.gpus.get(id).copied().unwrap_or_default();
-        all.sort_by_key(|id| (!had.contains(id), core::cmp::Reverse(free(id)), *id));
+        let beside = |id: &GpuId| others.get(id).copied().unwrap_or(0);
+        let order = |id: &GpuId| {
+            (
+                !had.contains(id),
+                beside(id),
+                core::cmp::Reverse(free(id)),
+                *id,
+            )
+        };
+        all.sort_by_key(order);
         all.truncate(wanted);
         all
     } else {

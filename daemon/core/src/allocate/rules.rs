@@ -113,8 +113,9 @@ pub fn memory_covers_the_batch(p: &Problem, s: &Solution) -> Option<String> {
 
 /// Predicted rates are what the curves say.
 pub fn rates_are_the_curves(p: &Problem, s: &Solution) -> Option<String> {
+    let yields = p.predict(&s.stages);
     first(p, s, |i, x| {
-        let rate = p.rate(i, x.cores, x.sms, x.batch);
+        let rate = yields.rates[i];
         (x.rate != rate).then(|| format!("predicted {}, the curve says {rate}", x.rate))
     })
 }

@@ -178,8 +178,8 @@ impl<'a> Search<'a> {
         let mut high = self.problem.combine(&self.bests).2;
         let mut strict = false;
         while low < high && !self.is_spent() {
-            // Halve while the range is wide; near the end ask for anything better at all, which ends the search.
-            strict = !strict && high - low <= high * 2e-3;
+            // Halve while the range is wide; near the end (and at zero, which no halving reaches) ask for anything better at all, which ends the search.
+            strict = !strict && (low <= 0.0 || high - low <= high * 2e-3);
             let target = if strict {
                 low.next_up()
             } else {

@@ -17,6 +17,8 @@ use crate::job::{JobSpec, Plan, Role};
 use crate::unit::{Bytes, Millis, Rate, Sms, Time};
 
 mod detect;
+mod eta;
+mod overlap;
 mod refit;
 mod report;
 mod restarts;
@@ -33,6 +35,8 @@ pub use silent::{Missing, SILENT_AFTER, Silent};
 pub use window::{StageMeasure, Window};
 
 use detect::Alarmist;
+use eta::Eta;
+use overlap::Overlaps;
 use restarts::Restarts;
 use window::Windows;
 
@@ -40,6 +44,12 @@ use window::Windows;
 pub const SMOOTH: usize = 5;
 /// A stay is judged again once the signed gap has moved by this much from the judged one.
 pub const REARM_GAP: f64 = 0.05;
+/// A refit that cannot tell its gap from noise waits for twice as many windows, up to so many times.
+const REFIT_PATIENCE: u32 = 4;
+/// Standard errors beyond which a gap is no longer noise.
+const SIGMAS: f64 = 3.5;
+/// A gap below this after a refit is noise or rounding: nothing to correct.
+pub const REFIT_GAP: f64 = 0.05;
 /// Reasons kept for `top`.
 const REASONS_MAX: usize = 5;
 
@@ -54,8 +64,6 @@ pub struct JobContext<'a> {
     pub settled: bool,
     /// What is free beside the job: a stay is judged again when it changes.
     pub free: Free,
-    /// Measured efficiency of the rollout's overlap; none: 1.
-    pub eta: Option<f64>,
 }
 
 /// What is free beside a job.
@@ -82,6 +90,12 @@ pub struct Measured {
     pub yielded: f64,
     /// Windows that are in it.
     pub windows: u32,
+    /// Standard error of `ln(t_r / t_train)` as smoothed, from how the windows scatter; 0 of fewer than three.
+    #[serde(default)]
+    pub error: f64,
+    /// Of each stage's busy time, the share in which each other stage was busy; empty: not known, taken as all.
+    #[serde(default)]
+    pub overlap: Vec<Vec<f64>>,
 }
 
 impl Measured {
@@ -96,6 +110,14 @@ impl Measured {
         } else {
             Side::Training
         }
+    }
+    /// The gap that noise alone opens now and then: one below it says nothing.
+    pub fn noise_gap(&self) -> f64 {
+        1.0 - libm::exp(-self.sigmas() * self.error)
+    }
+    /// Standard errors that chance hardly ever reaches. Few windows know their own scatter badly: more of them there.
+    fn sigmas(&self) -> f64 {
+        SIGMAS * (1.0 + 4.0 / f64::from(self.windows.max(1)))
     }
     /// The gap with a sign: positive while the rollout is slower.
     pub fn signed_gap(&self) -> f64 {
@@ -214,6 +236,8 @@ pub struct Watch {
     stages: Vec<Declared>,
     began: Time,
     windows: Windows,
+    overlaps: Overlaps,
+    eta: Eta,
     restarts: Restarts,
     alarm: Alarmist,
     recent: VecDeque<Window>,
@@ -251,6 +275,8 @@ impl Watch {
             stages: spec.stages.iter().map(declared).collect(),
             began: now,
             windows: Windows::default(),
+            overlaps: Overlaps::of(spec.stages.len()),
+            eta: Eta::default(),
             restarts: Restarts::of(spec.stages.len()),
             alarm: Alarmist::default(),
             recent: VecDeque::new(),
@@ -278,6 +304,7 @@ impl Watch {
         }
         report.check()?;
         self.windows.ingest(report);
+        self.overlaps.ingest(report);
         Ok(())
     }
 
@@ -295,21 +322,42 @@ impl Watch {
         self.restarts.medians()
     }
 
+    /// What was reported so far belongs to a split that is no longer in force.
+    fn forget_split(&mut self) {
+        self.windows.discard();
+        self.overlaps.discard();
+        self.eta.discard();
+    }
+
+    /// Efficiency of the rollout's overlap, in (0, 1]; none: not measured.
+    pub fn eta(&self) -> Option<f64> {
+        self.eta.told()
+    }
+    /// `κ_ij`, by how much a busy stage j slows stage i; none where it is not known well enough.
+    pub fn kappa(&self) -> Vec<Vec<Option<f64>>> {
+        self.overlaps.kappa()
+    }
+
     /// Closes a window if it is complete, and says whether the controller should look at the job. Call it after
     /// each report; at most one verdict per window.
     pub fn poll(&mut self, ctx: &JobContext<'_>) -> Option<Verdict> {
         if !ctx.settled {
-            self.windows.discard();
+            self.forget_split();
             return None;
         }
-        let window = self.windows.close(ctx)?;
+        let (window, flow) = self.windows.close(ctx, self.eta.told())?;
+        self.overlaps.close();
+        self.eta.observe(ctx.spec, &window, &flow);
         self.closed += 1;
         self.since_move = self.since_move.saturating_add(1);
         self.alarm_on(&window, ctx);
         self.recent.push_back(window);
-        let keep = SMOOTH
-            .max(ctx.spec.rebalance.refit_windows as usize)
-            .min(window::KEEP_MAX);
+        let refit = ctx
+            .spec
+            .rebalance
+            .refit_windows
+            .saturating_mul(REFIT_PATIENCE);
+        let keep = SMOOTH.max(refit as usize).min(window::KEEP_MAX);
         while self.recent.len() > keep {
             self.recent.pop_front();
         }
@@ -347,7 +395,10 @@ impl Watch {
                 Origin::Move => Trigger::AfterMove,
                 Origin::Refit => Trigger::AfterRefit,
             };
-            let measured = self.measured(rebalance.refit_windows as usize)?;
+            let measured = self.measured(self.since_move as usize)?;
+            if self.is_unclear(&measured, rebalance.refit_windows) {
+                return None;
+            }
             let why = alloc::format!(
                 "{} windows measured since {}: the curves are refitted from co-running rates.",
                 self.since_move,
@@ -381,6 +432,16 @@ impl Watch {
         })
     }
 
+    /// Whether a refit would be better off with more windows: noise could have opened the gap, and the patience is not at
+    /// its end. It looks again at 2 and 4 times as many windows, not at each: who looks often enough sees anything.
+    fn is_unclear(&self, measured: &Measured, refit_windows: u32) -> bool {
+        let (n, gap) = (self.since_move, measured.gap());
+        let most = (refit_windows.saturating_mul(REFIT_PATIENCE)).min(window::KEEP_MAX as u32);
+        let looks = (n / refit_windows).is_power_of_two() && n % refit_windows == 0;
+        let owed = self.pending.is_some(); // the verdict of the window before, which nobody answered
+        n < most && ((!looks && !owed) || (gap >= REFIT_GAP && gap < measured.noise_gap()))
+    }
+
     /// The controller looked at the newest verdict, and the shares stay (its refit, if any, is committed): quiet
     /// until the gap moves or free resources change.
     pub fn stayed(&mut self, free: Free, reason: StayReason, detail: String) {
@@ -400,7 +461,7 @@ impl Watch {
             Some((Trigger::Start | Trigger::AfterMove | Trigger::AfterRefit, _)) => Origin::Refit,
             Some((Trigger::Detector, _)) | None => Origin::Move,
         };
-        self.windows.discard();
+        self.forget_split();
         self.recent.clear();
         self.alarm.reset();
         self.judged = None;
@@ -425,7 +486,8 @@ impl Watch {
     /// Smoothed over the newest `n` windows; none before the first.
     pub fn measured(&self, n: usize) -> Option<Measured> {
         let newest: Vec<&Window> = self.recent.iter().rev().take(n.max(1)).collect();
-        window::smooth(&newest)
+        let overlap = self.overlaps.shares().unwrap_or_default();
+        window::smooth(&newest).map(|m| Measured { overlap, ..m })
     }
 
     /// What `top` shows.

@@ -65,7 +65,14 @@ pub fn refit(
         };
         // Where caps overlap, a stage that is busy works with what it can reach and not with what it is promised.
         let usable = share.cap.max(share.sms);
-        let predicted = problem.rate(i, share.cores, usable, now.batch);
+        let beside = |j: usize| {
+            let row = measured.overlap.get(i);
+            row.and_then(|row| row.get(j)).copied().unwrap_or(1.0)
+        };
+        // The curve with the others as busy as they were while this was measured.
+        let slowed = problem.slowdown_beside(i, beside);
+        let predicted = problem.rate(i, share.cores, usable, now.batch).get();
+        let predicted = Rate::clamped(predicted / problem.slowdown(i) * slowed);
         let ratio = (predicted > Rate::ZERO).then(|| now.rate.get() / predicted.get());
         new.ratio.push(ratio);
         let point = Point {
@@ -73,7 +80,7 @@ pub fn refit(
             sms: usable,
             batch: now.batch,
             replicas: stage.workers,
-            rate: Rate::clamped(now.rate.get() / problem.slowdown(i)),
+            rate: Rate::clamped(now.rate.get() / slowed),
             memory: share.memory,
             weight: LEARNED_WEIGHT,
         };

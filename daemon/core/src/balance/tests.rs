@@ -36,6 +36,7 @@ fn job(detector: Detector, workers: [u32; 3]) -> JobSpec {
         name: name("pick"),
         unit: name("env_step"),
         priority: 0,
+        weight: 1.0,
         gpus: Vec::new(),
         gpu_count: 1,
         groups: 2,
@@ -73,7 +74,6 @@ fn ctx<'a>(spec: &'a JobSpec, plan: &'a Plan) -> JobContext<'a> {
         plan,
         settled: true,
         free: Free::default(),
-        eta: None,
     }
 }
 

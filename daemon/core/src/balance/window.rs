@@ -44,6 +44,17 @@ pub struct Window {
     pub yielded: f64,
 }
 
+/// What went through in a window, beside the rates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Flow {
+    /// Microseconds since the window before closed; none of the first.
+    pub wall_us: Option<u64>,
+    /// By stage: units.
+    pub units: Vec<f64>,
+    /// By stage: busy microseconds of a lane, on average.
+    pub busy_us: Vec<f64>,
+}
+
 /// Sums of a worker since the last window closed, and its last rate.
 #[derive(Clone, Debug, Default)]
 struct Worker {
@@ -171,7 +182,11 @@ impl Windows {
 
     /// Closes a window if every training worker has finished a step since the last one; none if it is not
     /// complete or has no data. Several steps at once make one window.
-    pub(super) fn close(&mut self, ctx: &JobContext<'_>) -> Option<Window> {
+    pub(super) fn close(
+        &mut self,
+        ctx: &JobContext<'_>,
+        eta: Option<f64>,
+    ) -> Option<(Window, Flow)> {
         let step = self.step_of_all(ctx)?;
         let stages = &ctx.spec.stages;
         for (i, stage) in stages.iter().enumerate() {
@@ -183,13 +198,35 @@ impl Windows {
         self.closings += 1;
         let measured: Vec<Option<StageMeasure>> =
             (0..stages.len()).map(|i| self.stage(ctx, i)).collect();
+        let flow = self.flow(stages.len());
         self.closed = Some(step);
         self.closed_at = self.last_report;
         self.workers.values_mut().for_each(Worker::clear);
         let all = self.consumed + self.discarded;
         let yielded = if all > 0.0 { self.consumed / all } else { 1.0 };
         (self.consumed, self.discarded) = (0.0, 0.0);
-        Some(window(ctx, measured, yielded))
+        Some((window(ctx, eta, measured, yielded), flow))
+    }
+
+    /// What has come in since the last window closed.
+    fn flow(&self, stages: usize) -> Flow {
+        let wall = self.closed_at.zip(self.last_report);
+        let mut flow = Flow {
+            wall_us: wall.map(|(from, to)| to.since(from).0.saturating_mul(1_000)),
+            units: alloc::vec![0.0; stages],
+            busy_us: alloc::vec![0.0; stages],
+        };
+        let mut lanes = alloc::vec![0_u32; stages];
+        for ((stage, _), worker) in &self.workers {
+            let i = usize::from(stage.0);
+            flow.units[i] += worker.units;
+            flow.busy_us[i] += worker.busy_us as f64;
+            lanes[i] += worker.lanes;
+        }
+        for (busy, lanes) in flow.busy_us.iter_mut().zip(lanes) {
+            *busy /= f64::from(lanes.max(1));
+        }
+        flow
     }
 
     /// The newest step that every training worker has reported, if it is newer than the last window's. A worker
@@ -307,14 +344,19 @@ impl Windows {
 }
 
 /// Both sides' throughput from the stages' rates.
-fn window(ctx: &JobContext<'_>, stages: Vec<Option<StageMeasure>>, yielded: f64) -> Window {
+fn window(
+    ctx: &JobContext<'_>,
+    eta: Option<f64>,
+    stages: Vec<Option<StageMeasure>>,
+    yielded: f64,
+) -> Window {
     let of = |rollout: bool| {
         let with_role = ctx.spec.stages.iter().zip(&stages);
         with_role
             .filter(move |(s, _)| s.role.is_rollout() == rollout)
             .filter_map(|(_, m)| *m)
     };
-    let eta = ctx.eta.unwrap_or(1.0);
+    let eta = eta.unwrap_or(1.0);
     let rollout = if ctx.spec.groups == 1 {
         let sum = of(true).fold(0.0, |sum, m| sum + 1.0 / m.rate.get());
         (sum > 0.0).then(|| eta / sum)
@@ -352,6 +394,23 @@ pub(super) fn medians(windows: &[&Window]) -> (Rate, Rate) {
     (of(|w| w.t_r.get()), of(|w| w.t_train.get()))
 }
 
+/// Standard error of the median of `ln(T_r/T_train)`: 1.25 times that of a mean (normal noise). Zero of fewer than three.
+fn standard_error(windows: &[&Window]) -> f64 {
+    const OF_MEDIAN: f64 = 1.2533;
+    let both = |w: &&Window| w.t_r > Rate::ZERO && w.t_train > Rate::ZERO;
+    let logs = windows.iter().copied().filter(both);
+    let logs: Vec<f64> = logs
+        .map(|w| libm::log(w.t_r.get() / w.t_train.get()))
+        .collect();
+    let n = logs.len() as f64;
+    if logs.len() < 3 {
+        return 0.0;
+    }
+    let mean = logs.iter().sum::<f64>() / n;
+    let squares: f64 = logs.iter().map(|l| (l - mean) * (l - mean)).sum();
+    OF_MEDIAN * libm::sqrt(squares / (n - 1.0) / n)
+}
+
 /// The windows, newest first, smoothed by medians; none without a window.
 pub(super) fn smooth(windows: &[&Window]) -> Option<Measured> {
     let newest = windows.first()?;
@@ -376,5 +435,7 @@ pub(super) fn smooth(windows: &[&Window]) -> Option<Measured> {
         t_train,
         yielded: median(windows.iter().map(|w| w.yielded).collect()),
         windows: windows.len() as u32,
+        error: standard_error(windows),
+        overlap: Vec::new(),
     })
 }

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 
 use super::fit::{enforced, wanted_sms};
-use crate::allocate::Room;
+use crate::allocate::{Room, TenantRoom};
 use crate::caps::{Cap, Caps, Use};
 use crate::command::{Rejection, Resource};
 use crate::grant::GpuAsk;
@@ -34,16 +34,42 @@ impl Ceiling {
     /// Of a job's tenant, beside all that it has but this job.
     pub(super) fn beside(d: &Durable, caps: &Caps, job: &Job) -> Self {
         let mut ceiling = Self::of(d, caps, &job.tenant);
-        if ceiling.is_open() {
-            return ceiling;
+        if !ceiling.is_open() {
+            ceiling.forget(d, job);
         }
-        for (_, slot) in slots(job) {
-            ceiling.used.remove(&slot.unclaimed);
-            if let Some(lease) = slot.lease.and_then(|id| d.leases().get(&id)) {
-                ceiling.used.remove(&lease.counted());
+        ceiling
+    }
+    /// Of a tenant, beside all that it has but these jobs.
+    pub(super) fn beside_all(d: &Durable, caps: &Caps, tenant: &Name, jobs: &[&Job]) -> Self {
+        let mut ceiling = Self::of(d, caps, tenant);
+        if !ceiling.is_open() {
+            for job in jobs.iter().filter(|j| j.tenant == *tenant) {
+                ceiling.forget(d, job);
             }
         }
         ceiling
+    }
+    /// What it leaves of a room; none if it bounds nothing.
+    pub(super) fn room<'a>(&self, tenant: &'a Name, room: &Room) -> Option<TenantRoom<'a>> {
+        let left = |id: &GpuId| self.cap.left_on(self.used.on(*id));
+        let on = |(id, (sms, memory)): (&GpuId, &(Sms, Bytes))| {
+            let left = left(id);
+            (*id, (left.sms.min(*sms), left.memory.min(*memory)))
+        };
+        (!self.is_open()).then(|| TenantRoom {
+            tenant,
+            cores: self.cores().min(room.cores.len()),
+            gpus: room.gpus.iter().map(on).collect(),
+        })
+    }
+    /// Counts nothing of a job.
+    fn forget(&mut self, d: &Durable, job: &Job) {
+        for (_, slot) in slots(job) {
+            self.used.remove(&slot.unclaimed);
+            if let Some(lease) = slot.lease.and_then(|id| d.leases().get(&id)) {
+                self.used.remove(&lease.counted());
+            }
+        }
     }
     /// Of a tenant that has nothing.
     pub(super) fn empty(caps: &Caps, tenant: &Name) -> Self {

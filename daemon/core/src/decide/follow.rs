@@ -4,10 +4,10 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::queue;
+use super::{queue, share};
 use crate::event::Event;
-use crate::grant::{GpuShare, Vector};
-use crate::id::JobId;
+use crate::grant::{Ask, GpuShare, Vector};
+use crate::id::{JobId, LeaseId};
 use crate::job::{Job, JobPhase};
 use crate::lease::Lease;
 use crate::state::{Durable, slots};
@@ -19,9 +19,27 @@ use crate::volatile::Volatile;
 pub struct Touched {
     jobs: BTreeSet<JobId>,
     freed: bool,
+    /// A job has left, and so has what its workers had.
+    left: bool,
 }
 
 impl Touched {
+    /// Notes an event that is about to be applied: who leaves is known only before.
+    pub fn expect(&mut self, d: &Durable, event: &Event) {
+        let nobody_else = |job: JobId, leaves: Option<LeaseId>| {
+            let is_over = !d.jobs().contains_key(&job) || leaves.is_none();
+            is_over && d.leases_of(job).all(|l| Some(l.id) == leaves)
+        };
+        self.left |= match event {
+            Event::JobEnded { id } | Event::JobParked { id } => nobody_else(*id, None),
+            Event::LeaseEnded { id, .. } => match d.leases().get(id).map(|l| &l.ask) {
+                Some(Ask::Stage(member)) => nobody_else(member.job, Some(*id)),
+                _ => false,
+            },
+            _ => false,
+        };
+    }
+
     /// Notes an event that was applied.
     pub fn note(&mut self, d: &Durable, event: &Event) {
         match event {
@@ -60,12 +78,15 @@ pub fn follow(d: &Durable, v: &mut Volatile, touched: &mut Touched) -> Vec<Event
         }
         touched.jobs.remove(&id);
     }
-    if core::mem::take(&mut touched.freed)
-        && !d.draining()
-        && let Some(event) = queue::next(d, v)
-    {
-        touched.freed = true;
-        return vec![event];
+    if core::mem::take(&mut touched.freed) && !d.draining() {
+        let events = queue::next(d, v);
+        if !events.is_empty() {
+            touched.freed = true;
+            return events;
+        }
+    }
+    if core::mem::take(&mut touched.left) && !d.draining() {
+        return share::spread(d, v);
     }
     Vec::new()
 }

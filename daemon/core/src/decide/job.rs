@@ -19,7 +19,8 @@ use crate::event::Event;
 use crate::grant::{Ask, Member};
 use crate::id::{BodyHash, Fence, LeaseId, Name, RequestId};
 use crate::job::{
-    Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, Slot, WORKERS_MAX,
+    Detector, Job, JobPhase, JobSpec, Plan, Policy, RebalanceSpec, STAGES_MAX, Slot, WEIGHT_RANGE,
+    WORKERS_MAX,
 };
 use crate::lease::{End, Lease, Phase};
 use crate::state::{Durable, Effect, slots};
@@ -104,6 +105,13 @@ pub fn check(spec: &JobSpec) -> Result<(), Rejection> {
             ),
         );
     }
+    let (least, most) = WEIGHT_RANGE;
+    if !(spec.weight >= least && spec.weight <= most) {
+        return invalid(
+            "weight",
+            format!("{} is no weight: {least} to {most}", spec.weight),
+        );
+    }
     let mut names = BTreeSet::new();
     for s in &spec.stages {
         if !names.insert(&s.name) {
@@ -186,7 +194,7 @@ pub(super) fn plan_for(d: &Durable, job: &Job, room: &Room) -> Result<Plan, Reje
 }
 
 /// The stages of a job whose GPU share can never change, and is in use: a new plan leaves it as it is.
-fn pinned(d: &Durable, job: &Job) -> Vec<bool> {
+pub(super) fn pinned(d: &Durable, job: &Job) -> Vec<bool> {
     let is_pinned = |slot: &Slot| {
         let lease = slot.lease.and_then(|id| d.leases().get(&id));
         lease.is_some_and(Lease::is_pinned)
@@ -361,9 +369,6 @@ pub(super) fn report(
         plan,
         settled: settled(d, job),
         free,
-        // Taken as 1, and a plan says so. Rates count busy time, so that waiting for the other stage does not show in
-        // them: a live estimate of the overlap needs wall time without waiting, and comes with measured interference.
-        eta: None,
     };
     let Some(verdict) = watch.poll(&context) else {
         return Ok(Decision::done());

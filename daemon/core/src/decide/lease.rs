@@ -37,7 +37,11 @@ pub(super) fn acquire(d: &Durable, v: &mut Volatile, a: &Acquire) -> Result<Deci
             ..granted(d, &lease, target)
         };
         let events = [
-            Event::JobAdmitted { id, plan },
+            Event::JobAdmitted {
+                id,
+                plan,
+                promised: false,
+            },
             Event::LeaseGranted { lease: granted },
         ];
         return Ok(Decision::about(lease.id, events));

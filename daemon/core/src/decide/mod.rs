@@ -20,6 +20,7 @@ pub mod observe;
 pub mod queue;
 pub mod rebalance;
 mod room;
+mod share;
 pub mod time;
 
 pub use fit::fit;

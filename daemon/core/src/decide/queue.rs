@@ -5,12 +5,14 @@
 //! holds up nobody: nothing that is taken delays it.
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::vec::Vec;
 
 use super::cap::Ceiling;
 use super::fit::{self, fit_under};
 use super::job::plan_for;
 use super::lease::granted;
 use super::room::{available_room, room_of};
+use super::share;
 use crate::allocate::{Refusal, Room};
 use crate::command::{Rejection, Resource};
 use crate::cpuset::CpuSet;
@@ -18,7 +20,7 @@ use crate::event::Event;
 use crate::grant::{Ask, Member, Vector};
 use crate::id::JobId;
 use crate::job::{Job, JobPhase, Plan};
-use crate::lease::Lease;
+use crate::lease::{Lease, Phase};
 use crate::state::{Durable, Kind, Place, Waiter, slot};
 use crate::volatile::Volatile;
 
@@ -94,6 +96,10 @@ impl Ahead {
         }
         room.gpus
             .retain(|id, _| !self.0.contains_key(&Kind::Gpu(*id)));
+    }
+    /// Whether somebody waits for this kind.
+    pub(super) fn waits_for(&self, kind: &Kind) -> bool {
+        self.0.contains_key(kind)
     }
     /// Whether nobody else can have anything.
     fn is_all(&self) -> bool {
@@ -219,6 +225,14 @@ pub(super) fn room(d: &Durable, v: &mut Volatile, lease: &Lease) -> Result<Vecto
     })
 }
 
+/// Whether a job's worker has not yet given up what it has to.
+fn somebody_gives(d: &Durable) -> bool {
+    let leases = d.jobs().keys().flat_map(|id| d.leases_of(*id));
+    leases
+        .filter(|l| l.phase.is_usable() && l.phase != Phase::Pending)
+        .any(|l| !l.held.fits_in(&l.target))
+}
+
 /// What is kept for a worker of an admitted job.
 fn kept_for(d: &Durable, member: Member) -> Result<Vector, Rejection> {
     let job = d.jobs().get(&member.job);
@@ -234,8 +248,10 @@ fn kept_for(d: &Durable, member: Member) -> Result<Vector, Rejection> {
         workers.get(member.worker.0 as usize)
     });
     match slot.lease {
-        // Its share is still with somebody who has to give it up first.
-        None if slot.unclaimed.is_empty() && planned.is_some_and(|p| !p.is_empty()) => {
+        // Its share, or a part of it, is still with somebody who has to give it up first.
+        None if planned.is_some_and(|p| slot.unclaimed.is_empty() && !p.is_empty())
+            || (planned != Some(&slot.unclaimed) && somebody_gives(d)) =>
+        {
             Err(Rejection::JobQueued(job.spec.name.clone()))
         }
         None => Ok(slot.unclaimed.clone()),
@@ -247,8 +263,9 @@ fn kept_for(d: &Durable, member: Member) -> Result<Vector, Rejection> {
     }
 }
 
-/// What comes to the next of those that wait: workers whose place is kept, then the queue in order.
-pub(super) fn next(d: &Durable, v: &mut Volatile) -> Option<Event> {
+/// What comes to the next of those that wait: workers whose place is kept, then the queue in order. A job may begin by
+/// what others give up.
+pub(super) fn next(d: &Durable, v: &mut Volatile) -> Vec<Event> {
     let grant = |lease: &Lease, target| Event::LeaseGranted {
         lease: granted(d, lease, target),
     };
@@ -257,7 +274,7 @@ pub(super) fn next(d: &Durable, v: &mut Volatile) -> Option<Event> {
         Ask::Alone { .. } => None,
     };
     if let Some(event) = d.waiting_workers().find_map(|(_, worker)| kept(worker)) {
-        return Some(event);
+        return [event].into();
     }
     let mut ahead = Ahead::default();
     let tried = d.line().filter(|p| waits_for_room(d, p.who()));
@@ -265,28 +282,36 @@ pub(super) fn next(d: &Durable, v: &mut Volatile) -> Option<Event> {
         let job = match place.who() {
             Waiter::Job(id) => d.jobs().get(&id),
             Waiter::Lease(id) => {
-                let lease = d.leases().get(&id)?;
+                let Some(lease) = d.leases().get(&id) else {
+                    continue;
+                };
                 if let Ask::Alone { cores, gpus } = &lease.ask
                     && let Ok(vector) =
                         fit_under(d, &Ceiling::of(d, &v.caps, &lease.tenant), *cores, gpus)
                     && ahead.first(&vector).is_none()
                 {
-                    return Some(grant(lease, vector));
+                    return [grant(lease, vector)].into();
                 }
                 parked_job(d, lease)
             }
         };
-        if let Some(job) = job
-            && let Some(plan) = beginning(d, v, job, &ahead)
-        {
-            return Some(Event::JobAdmitted { id: job.id, plan });
+        if let Some(job) = job {
+            let plan = beginning(d, v, job, &ahead);
+            let shared = share::admit(d, v, job, &ahead, plan.as_ref());
+            if !shared.is_empty() {
+                return shared;
+            }
+            if let Some(plan) = plan {
+                let (id, promised) = (job.id, false);
+                return [Event::JobAdmitted { id, plan, promised }].into();
+            }
         }
         ahead.pass(d, v, place);
         if ahead.is_all() {
-            return None;
+            break;
         }
     }
-    None
+    Vec::new()
 }
 
 /// Whether an entry waits for room of its own, and not for a place that its job keeps.

@@ -10,14 +10,11 @@ use alloc::vec::Vec;
 use crate::allocate::{
     Inputs, Problem, Room, Share, Solution, keep_caps, pin, place, problem_for, solve, supply_for,
 };
-use crate::balance::{Measured, Refit, StayReason, Trigger, Verdict, refit};
+use crate::balance::{Measured, REFIT_GAP, Refit, StayReason, Trigger, Verdict, refit};
 use crate::grant::Resize;
 use crate::job::Plan;
 use crate::node::Node;
 use crate::unit::{Millis, Rate, Sms};
-
-/// A gap below this after a refit is noise or rounding: nothing to correct.
-pub const REFIT_GAP: f64 = 0.05;
 
 /// Everything that a judgement depends on.
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +149,7 @@ fn decide(case: &Case<'_>, mut problem: Problem, now: &Solution, refit: &Refit) 
     }
     let pinned = case.inputs.pinned;
     pin(&mut problem, pinned, now);
-    let theta = theta_of(&problem, &now.stages);
+    let theta = problem.predict(&now.stages).theta;
     let mut new = match solve(&problem, Some(now)) {
         Ok(new) => new,
         Err(e) => return stay(StayReason::NoSplit, e.to_string()),
@@ -226,15 +223,17 @@ fn nothing_to_correct(trigger: Trigger, measured: &Measured) -> Option<(StayReas
             );
             Some((StayReason::Balanced, detail))
         }
+        Trigger::Start | Trigger::AfterMove if gap < measured.noise_gap() => {
+            let detail = format!(
+                "The curves were refitted; the gap of {:.1} % is no more than noise can open ({:.1} % over {} windows).",
+                100.0 * gap,
+                100.0 * measured.noise_gap(),
+                measured.windows
+            );
+            Some((StayReason::Balanced, detail))
+        }
         _ => None,
     }
-}
-
-/// Job throughput that a problem's curves predict for shares.
-fn theta_of(problem: &Problem, shares: &[Share]) -> Rate {
-    let rate = |(i, s): (usize, &Share)| problem.rate(i, s.cores, s.sms, s.batch).get();
-    let rates: Vec<f64> = shares.iter().enumerate().map(rate).collect();
-    Rate::clamped(problem.combine(&rates).2)
 }
 
 /// The pause that the move costs, in seconds, and what is known of it: the drain, and the slowest restart of the

@@ -51,6 +51,19 @@ pub(super) fn room_of(d: &Durable, caps: &Caps, job: &Job, ahead: &Ahead) -> Roo
     let others = d.jobs().values().filter(|j| j.id != job.id);
     others.for_each(|other| set_aside(d, other, &mut room));
     ahead.leave(&mut room);
+    let kept = counted_for(d, job);
+    room.cores = room.cores.union(&kept.cores);
+    for (id, has) in &kept.gpus {
+        let free = room.gpus.entry(*id).or_default();
+        free.0 += has.0;
+        free.1 += has.1;
+    }
+    Ceiling::beside(d, caps, job).trim(&mut room, &kept);
+    room
+}
+
+/// What is counted for a job's workers and may stay theirs: without those on their way out.
+pub(super) fn counted_for(d: &Durable, job: &Job) -> Room {
     let leased = |id: GpuId| d.node().gpu(id).is_some_and(|g| g.mode == GpuMode::Enforce);
     let mut kept = Room::default();
     let mut own = |v: &Vector| {
@@ -63,22 +76,19 @@ pub(super) fn room_of(d: &Durable, caps: &Caps, job: &Job, ahead: &Ahead) -> Roo
     };
     for (_, slot) in slots(job) {
         own(&slot.unclaimed);
-        if let Some(lease) = slot
-            .lease
-            .and_then(|id| d.leases().get(&id))
-            .filter(|l| l.phase.is_usable())
-        {
+        let lease = slot.lease.and_then(|id| d.leases().get(&id));
+        if let Some(lease) = lease.filter(|l| l.phase.is_usable()) {
             own(&lease.counted());
         }
     }
-    room.cores = room.cores.union(&kept.cores);
-    for (id, has) in &kept.gpus {
-        let free = room.gpus.entry(*id).or_default();
-        free.0 += has.0;
-        free.1 += has.1;
-    }
-    Ceiling::beside(d, caps, job).trim(&mut room, &kept);
-    room
+    kept
+}
+
+/// Takes out of a room what the plans of all but these jobs have and their workers have not yet.
+pub(super) fn set_aside_all(d: &Durable, but: &[&Job], room: &mut Room) {
+    let others = d.jobs().values();
+    let others = others.filter(|j| !but.iter().any(|b| b.id == j.id));
+    others.for_each(|other| set_aside(d, other, room));
 }
 
 /// What another job's plan has and its workers have not yet, because somebody has to give it up first: not for a
@@ -107,7 +117,7 @@ fn planned<'a>(d: &'a Durable, job: &'a Job) -> impl Iterator<Item = (&'a Vector
     })
 }
 
-fn free_room(d: &Durable) -> Room {
+pub(super) fn free_room(d: &Durable) -> Room {
     let free = |id| d.pool().free_on(d.node(), d.unavailable(), id);
     Room {
         cores: d.pool().free_cores().clone(),

@@ -188,7 +188,7 @@ fn evolve_lease(lease: &mut Lease, event: &Event) {
 
 fn evolve_job(job: &mut Job, event: &Event) {
     match event {
-        Event::JobAdmitted { plan, .. } => {
+        Event::JobAdmitted { plan, promised, .. } => {
             job.phase = JobPhase::Admitted;
             job.slots = plan
                 .stages
@@ -198,7 +198,10 @@ fn evolve_job(job: &mut Job, event: &Event) {
                         .iter()
                         .map(|v| Slot {
                             lease: None,
-                            unclaimed: v.clone(),
+                            unclaimed: match promised {
+                                true => Vector::empty(),
+                                false => v.clone(),
+                            },
                         })
                         .collect()
                 })

@@ -1,6 +1,7 @@
 //! What planning a job said, so that it is not planned again and again for the same room. Depends on the state only:
 //! a job that did not fit here does not fit here until its profiles or the hardware change.
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use crate::allocate::Room;
 use crate::event::Event;
@@ -12,6 +13,8 @@ use crate::state::Durable;
 pub struct Fits {
     /// The room that a waiting job was last tried on, in vain.
     in_vain: BTreeMap<JobId, Room>,
+    /// The room and the jobs with which a waiting job was last to share it, in vain.
+    shared_in_vain: BTreeMap<JobId, (Room, Vec<JobId>)>,
     /// Whether a job would fit on all that is available, with nobody else there.
     possible: BTreeMap<JobId, bool>,
     /// The same on what its tenant's cap left when it was last asked.
@@ -26,6 +29,15 @@ impl Fits {
     /// This job does not fit there.
     pub fn in_vain(&mut self, job: JobId, room: Room) {
         self.in_vain.insert(job, room);
+    }
+    /// Whether this job was to share this room with these, in vain.
+    pub fn was_shared_in_vain(&self, job: JobId, room: &Room, with: &[JobId]) -> bool {
+        let known = self.shared_in_vain.get(&job);
+        known.is_some_and(|(r, w)| r == room && w == with)
+    }
+    /// Not everybody's least fits there.
+    pub fn shared_in_vain(&mut self, job: JobId, room: Room, with: Vec<JobId>) {
+        self.shared_in_vain.insert(job, (room, with));
     }
     /// Whether the job would fit on all that is available: as known, else as `ask` says.
     pub fn possible(&mut self, job: JobId, ask: impl FnOnce() -> bool) -> bool {
@@ -56,6 +68,7 @@ impl Fits {
             | Event::JobParked { id }
             | Event::JobEnded { id } => {
                 self.in_vain.remove(id);
+                self.shared_in_vain.remove(id);
                 self.possible.remove(id);
                 self.possible_on.remove(id);
             }
@@ -65,12 +78,14 @@ impl Fits {
     fn measured(&mut self, d: &Durable, tenant: &Name) {
         let others = |id: &JobId| d.jobs().get(id).is_some_and(|j| j.tenant != *tenant);
         self.in_vain.retain(|id, _| others(id));
+        self.shared_in_vain.clear(); // of those that share, anybody's may have been measured
         self.possible.retain(|id, _| others(id));
         self.possible_on.retain(|id, _| others(id));
     }
     /// Nothing is known: what was learned may be of a state that was taken back.
     pub fn clear(&mut self) {
         self.in_vain.clear();
+        self.shared_in_vain.clear();
         self.possible.clear();
         self.possible_on.clear();
     }
@@ -139,6 +154,7 @@ mod tests {
                     by: name("even"),
                     why: Default::default(),
                 },
+                promised: false,
             },
         ] {
             fits.in_vain(job, room.clone());

@@ -193,6 +193,93 @@ pub fn problem(seed: u64) -> Problem {
     }
 }
 
+/// A job that shares a node with others: two or three measured stages on a small GPU.
+pub fn sharing(rng: &mut Rng, supply: &Supply) -> Problem {
+    let roles: &[Role] = match rng.range(1, 3) {
+        1 => &[Role::Generation, Role::Training],
+        _ => &[Role::Simulation, Role::Generation, Role::Training],
+    };
+    let gpu_sms = supply.sms.0;
+    let stages = roles.iter().enumerate().map(|(i, role)| {
+        loop {
+            let mut s = stage(rng, i, *role, gpu_sms);
+            s.workers = rng.range(1, 2);
+            s.sms.0 = Sms(s.sms.0.0.min(1));
+            s.cores.0 = s.cores.0.min(rng.range(0, 1));
+            if s.curve.is_some() {
+                break s;
+            }
+        }
+    });
+    let stages = stages.collect();
+    Problem {
+        supply: supply.clone(),
+        stages,
+        groups: if rng.one_in(4) { 1 } else { 2 },
+        eta: None,
+        yielded: 1.0,
+        kappa: None,
+        sm_mode: SmMode::Reserve,
+        policy: Policy::Waterfill,
+    }
+}
+
+/// The best Θ by amounts: `[cores][SMs][bytes]`, none where nothing fits.
+pub fn table(problem: &Problem) -> Vec<Vec<Vec<Option<f64>>>> {
+    let (c, s, m) = (
+        problem.supply.cores as usize,
+        problem.supply.sms.0 as usize,
+        problem.supply.memory.0 as usize,
+    );
+    let mut best = vec![vec![vec![None::<f64>; m + 1]; s + 1]; c + 1];
+    let all: Vec<Vec<Choice>> = (0..problem.stages.len())
+        .map(|i| choices(problem, i, None))
+        .collect();
+    fill(problem, &all, (0, 0, 0), &mut Vec::new(), &mut best);
+    for i in 0..=c {
+        for j in 0..=s {
+            for k in 0..=m {
+                let below = [
+                    i.checked_sub(1).and_then(|i| best[i][j][k]),
+                    j.checked_sub(1).and_then(|j| best[i][j][k]),
+                    k.checked_sub(1).and_then(|k| best[i][j][k]),
+                ];
+                for b in below.into_iter().flatten() {
+                    best[i][j][k] = Some(best[i][j][k].map_or(b, |x| x.max(b)));
+                }
+            }
+        }
+    }
+    best
+}
+
+fn fill(
+    problem: &Problem,
+    all: &[Vec<Choice>],
+    used: (usize, usize, usize),
+    rates: &mut Vec<f64>,
+    best: &mut [Vec<Vec<Option<f64>>>],
+) {
+    let Some(choices) = all.get(rates.len()) else {
+        let theta = problem.combine(rates).2;
+        let at = &mut best[used.0][used.1][used.2];
+        *at = Some(at.map_or(theta, |b| b.max(theta)));
+        return;
+    };
+    for c in choices {
+        let next = (
+            used.0 + c.cores as usize,
+            used.1 + c.sms as usize,
+            used.2 + c.memory as usize,
+        );
+        if next.0 < best.len() && next.1 < best[0].len() && next.2 < best[0][0].len() {
+            rates.push(c.rate);
+            fill(problem, all, next, rates, best);
+            rates.pop();
+        }
+    }
+}
+
 /// One thing a stage can have in the exhaustive search.
 #[derive(Clone, Copy, Debug)]
 struct Choice {

@@ -99,6 +99,7 @@ pub fn job(stages: Vec<StageSpec>) -> JobSpec {
         name: name("j"),
         unit: name("step"),
         priority: 0,
+        weight: 1.0,
         gpus: vec![],
         gpu_count: 1,
         groups: 2,

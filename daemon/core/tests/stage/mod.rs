@@ -168,6 +168,7 @@ pub fn job(of: &str, stages: Vec<StageSpec>) -> JobSpec {
         name: name(of),
         unit: name("step"),
         priority: 0,
+        weight: 1.0,
         gpus: vec![],
         gpu_count: 0,
         groups: 2,

@@ -15,6 +15,7 @@ pub(super) fn spec_wire(s: &JobSpec) -> pb::JobSpec {
         name: s.name.to_string(),
         unit: s.unit.to_string(),
         priority: s.priority,
+        weight: Some(s.weight),
         gpus: s.gpus.iter().map(|g| g.0.into()).collect(),
         gpu_count: s.gpu_count.into(),
         groups: s.groups,

@@ -3,7 +3,7 @@ use evenkeel_core::id::GpuId;
 use evenkeel_core::job::{
     BATCH_MAX, BATCHES_MAX, CORES_MAX, Detector, JobSpec, MEMORY_MAX, PROCESSES_MAX, Policy,
     RULE_MS_MAX, RULE_WINDOWS_MAX, RebalanceSpec, Role, SMS_MAX, STAGES_MAX, ShrinkFallback,
-    SmMode, StageSpec, WORKERS_MAX,
+    SmMode, StageSpec, WEIGHT_RANGE, WORKERS_MAX,
 };
 use evenkeel_core::unit::{Bytes, Millis, Sms};
 use evenkeel_proto::v1 as pb;
@@ -25,6 +25,7 @@ pub(in crate::api) fn spec(w: &pb::JobSpec) -> Result<JobSpec, Bad> {
         name: name("name", &w.name)?,
         unit: name("unit", &w.unit)?,
         priority: w.priority,
+        weight: weight(w.weight)?,
         gpus: gpus(&w.gpus)?,
         gpu_count: gpu_count(w.gpu_count, needs_gpu && w.gpus.is_empty())?,
         groups: groups(w.groups)?,
@@ -62,6 +63,14 @@ fn gpu_count(n: u32, needed: bool) -> Result<u16, Bad> {
             "gpu_count",
             format!("{n} is more than {JOB_GPUS_MAX}"),
         )),
+    }
+}
+
+fn weight(given: Option<f64>) -> Result<f64, Bad> {
+    let (least, most) = WEIGHT_RANGE;
+    match given.unwrap_or(1.0) {
+        w if w >= least && w <= most => Ok(w),
+        w => Err(Bad::new("weight", format!("{w} is not {least} to {most}"))),
     }
 }
 
@@ -392,6 +401,9 @@ mod tests {
         );
         check("policy", |w| w.policy = "best".into(), Some("policy"));
         check("groups", |w| w.groups = 3, Some("groups"));
+        for weight in [0.0, -1.0, 1e9, f64::INFINITY, f64::NAN] {
+            check("weight", |w| w.weight = Some(weight), Some("weight"));
+        }
         check("a GPU twice", |w| w.gpus = vec![1, 1], Some("gpus"));
         check("GPU 65536", |w| w.gpus = vec![65_536], Some("gpus"));
         check(

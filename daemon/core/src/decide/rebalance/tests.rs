@@ -68,6 +68,7 @@ fn spec() -> JobSpec {
         name: name("pick"),
         unit: name("env_step"),
         priority: 0,
+        weight: 1.0,
         gpus: vec![GpuId(0)],
         gpu_count: 1,
         groups: 2,
@@ -237,7 +238,6 @@ impl Loop {
                 plan: &self.plan,
                 settled: true,
                 free,
-                eta: None,
             };
             if let Some(verdict) = self.watch.poll(&ctx) {
                 self.judge(&verdict);
@@ -349,7 +349,7 @@ fn curves_measured_alone_are_corrected_once_after_the_start() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
     #[test]
     fn constant_load_moves_nothing_whatever_the_noise(
         seed in 0u64..1_000_000,
@@ -365,6 +365,15 @@ proptest! {
         prop_assert!(job.moves.is_empty(), "{:?}", job.moves);
         prop_assert!(!job.stays.is_empty(), "nothing was judged at all");
     }
+}
+
+/// As CI found it: eight windows of noise that looked like a gap of more than 5 %, and a split that gained 3.5 % by it.
+#[test]
+fn noise_that_looks_like_a_gap_after_the_start_moves_nothing() {
+    let mut job = Loop::new(spec());
+    let spread = [0.0, 0.079_286_156_409_862_13, 0.057_415_257_933_444_99];
+    job.run(ALONE, 400, noise(157_851, spread));
+    assert!(job.moves.is_empty(), "{:?}", job.moves);
 }
 
 /// Judges a measured drift of generation under changed rules.
@@ -388,6 +397,8 @@ fn judged(change: impl Fn(&mut JobSpec), costs: Costs<'_>) -> Decision {
         t_train: Rate::clamped(rates[2]),
         yielded: 1.0,
         windows: 5,
+        error: 0.0,
+        overlap: Vec::new(),
     };
     let verdict = Verdict {
         trigger: Trigger::Detector,

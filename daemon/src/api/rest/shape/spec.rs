@@ -14,6 +14,8 @@ pub(super) struct JobSpec {
     pub(super) unit: String,
     /// Higher goes first in the queue.
     priority: i32,
+    /// What the job counts for when jobs share the node.
+    weight: f64,
     /// GPUs it runs on; empty: any `gpu_count`.
     gpus: Vec<u32>,
     /// How many GPUs, where `gpus` is empty; 0 means 1 if a stage needs one.
@@ -37,6 +39,7 @@ impl From<pb::JobSpec> for JobSpec {
             name: s.name,
             unit: s.unit,
             priority: s.priority,
+            weight: s.weight.unwrap_or(1.0),
             gpus: s.gpus,
             gpu_count: s.gpu_count,
             groups: s.groups,
