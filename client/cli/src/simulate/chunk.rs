@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use evenkeel_core::job::Role;
 use evenkeel_rollout::BatchFormer;
 
-use super::keeper::Seen;
 use super::law::Crowd;
 use super::layout::{Layout, Sharing};
+use super::meter::{Done, Seen, Spell};
 use super::random::{Chance, Purpose};
 use super::run::{EVENTS_MAX, too_many};
 use super::tally::Tally;
@@ -34,16 +34,11 @@ enum Event {
 struct Work {
     /// The batch (generation), or nothing of meaning.
     batch: u64,
+    /// When it began, by the pipeline's clock.
+    from_ns: u64,
     units: f64,
     /// What is left of it, in units of the start's cost.
     left: f64,
-}
-
-/// What a stage did since the last window.
-#[derive(Clone, Copy, Debug, Default)]
-struct Done {
-    units: f64,
-    busy_s: f64,
 }
 
 /// Whose turn it is, where stages take turns.
@@ -84,7 +79,12 @@ pub(super) struct ChunkEngine<'a> {
     turn: Turn,
     /// Nothing on the GPU begins before.
     asleep_to_ns: u64,
-    done: [Done; 3],
+    /// What each stage did since the last window, times by the pipeline's clock.
+    done: [Vec<(u32, u64, u64, f64)>; 3],
+    /// Lanes of the simulator that are free, and the lane and beginning of each environment that is on one.
+    lanes_free: BinaryHeap<Reverse<u32>>,
+    lanes_made: u32,
+    on_lane: Vec<(u32, u64)>,
     window_from_s: f64,
     credited: f64,
     discarded_before: f64,
@@ -137,7 +137,10 @@ impl<'a> ChunkEngine<'a> {
             trained: 0,
             turn: Turn::Rollout,
             asleep_to_ns: 0,
-            done: [Done::default(); 3],
+            done: Default::default(),
+            lanes_free: BinaryHeap::new(),
+            lanes_made: 0,
+            on_lane: vec![(0, 0); n],
             window_from_s: now_s,
             credited: 0.0,
             discarded_before: 0.0,
@@ -278,7 +281,6 @@ impl<'a> ChunkEngine<'a> {
             };
             if let Some(work) = work {
                 work.left -= rate * seconds;
-                self.done[which].busy_s += seconds;
                 let (i, hold) = (self.stages[which], &layout.holds[self.stages[which]]);
                 let usable = layout.usable_sms(job, i, &busy);
                 let useful = job.laws[i].useful_sms(usable, hold.batch);
@@ -330,6 +332,7 @@ impl<'a> ChunkEngine<'a> {
             let left = units * self.work.factor(variation);
             self.generating = Some(Work {
                 batch: id,
+                from_ns: self.clock_ns,
                 units,
                 left,
             });
@@ -348,6 +351,7 @@ impl<'a> ChunkEngine<'a> {
             let left = units * self.work.factor(variation);
             self.training = Some(Work {
                 batch: 0,
+                from_ns: self.clock_ns,
                 units,
                 left,
             });
@@ -388,14 +392,22 @@ impl<'a> ChunkEngine<'a> {
         let slower = (stepped / alone.max(f64::MIN_POSITIVE)).max(1.0);
         let seconds = seconds * slower * layout.slowdown(job, i, &busy);
         self.stepping += 1;
-        self.done[SIMULATION].busy_s += seconds;
+        let lane = self
+            .lanes_free
+            .pop()
+            .map_or(self.lanes_made, |Reverse(lane)| lane);
+        self.lanes_made = self.lanes_made.max(lane + 1);
+        self.on_lane[env] = (lane, self.clock_ns);
         self.later(seconds, Event::Stepped(env));
     }
 
     /// An environment has run its chunk: it waits for actions, and its batch may be whole.
     fn stepped(&mut self, job: &JobWorld<'_>, env: usize) {
         self.stepping -= 1;
-        self.done[SIMULATION].units += f64::from(self.crowd.chunk_steps);
+        let (lane, from_ns) = self.on_lane[env];
+        let units = f64::from(self.crowd.chunk_steps);
+        self.done[SIMULATION].push((lane, from_ns, self.clock_ns, units));
+        self.lanes_free.push(Reverse(lane));
         self.waits_for_actions[env] = true;
         self.former.ready(env);
         let id = self.batch_of[env];
@@ -419,7 +431,8 @@ impl<'a> ChunkEngine<'a> {
             return;
         };
         self.generating = None;
-        self.done[GENERATION].units += work.units;
+        let spell = (0, work.from_ns, self.clock_ns, work.units);
+        self.done[GENERATION].push(spell);
         if let Some(envs) = self.acting.get(&work.batch) {
             self.batches.insert(work.batch, envs.len());
             envs.iter().for_each(|env| self.batch_of[*env] = work.batch);
@@ -437,11 +450,12 @@ impl<'a> ChunkEngine<'a> {
         let work = self.training.filter(|work| work.left <= ROUNDING)?;
         self.training = None;
         self.trained += 1;
-        self.done[TRAINING].units += work.units;
+        let spell = (0, work.from_ns, self.clock_ns, work.units);
+        self.done[TRAINING].push(spell);
         let now_s = self.now_s();
         let units = work.units - std::mem::take(&mut self.credited);
-        tally.credit(job.index, (self.window_from_s, now_s), units);
-        self.window_from_s = now_s;
+        let from_s = std::mem::replace(&mut self.window_from_s, now_s);
+        tally.credit(job.index, (from_s, now_s), units);
         let mut sleep_s = job.job.weight_sync_s;
         if let Sharing::Phases { switch_s, .. } = layout.sharing {
             self.turn = Turn::Rollout;
@@ -450,36 +464,58 @@ impl<'a> ChunkEngine<'a> {
         if sleep_s > 0.0 {
             self.sleep(sleep_s);
         }
-        let mut rates = vec![f64::INFINITY; job.laws.len()];
-        for which in [SIMULATION, GENERATION, TRAINING] {
-            let done = std::mem::take(&mut self.done[which]);
-            let lanes = if which == SIMULATION {
-                f64::from(self.lanes(layout))
-            } else {
-                1.0
-            };
-            // A stage that did nothing in this window is silent, as a worker would be.
-            let rate = if done.busy_s > 0.0 {
-                done.units * lanes / done.busy_s
-            } else {
-                0.0
-            };
-            rates[self.stages[which]] = rate;
-        }
-        let spoken = [SIMULATION, GENERATION, TRAINING]
-            .iter()
-            .all(|w| rates[self.stages[*w]] > 0.0);
-        if spoken {
+        let (rates, done) = self.window(job, layout);
+        if self.stages.iter().all(|i| rates[*i] > 0.0) {
             tally.gap(layout.times(job, &rates).gap());
         }
         let discarded = self.discarded - self.discarded_before;
         self.discarded_before = self.discarded;
         Some(Seen {
+            from_s,
             at_s: now_s,
             rates,
+            slowdowns: Vec::new(),
+            done: Some(done),
             consumed: work.units,
             discarded,
         })
+    }
+
+    /// What each stage did since the last window, and its units a busy second: 0 for one that did nothing, which is silent
+    /// then, as a worker would be.
+    fn window(&mut self, job: &JobWorld<'_>, layout: &Layout) -> (Vec<f64>, Vec<Done>) {
+        let (mut rates, mut done) = (
+            vec![f64::INFINITY; job.laws.len()],
+            vec![Done::default(); job.laws.len()],
+        );
+        let offset_s = self.offset_s;
+        for which in [SIMULATION, GENERATION, TRAINING] {
+            let told = std::mem::take(&mut self.done[which]);
+            let lanes = match which {
+                // Right after a core is taken away its last chunk may be on a lane that is no more.
+                SIMULATION => self
+                    .lanes(layout)
+                    .max(told.iter().map(|t| t.0 + 1).max().unwrap_or(1)),
+                _ => 1,
+            };
+            let spells = told.into_iter().map(|(lane, from_ns, to_ns, units)| Spell {
+                lane,
+                from_s: offset_s + from_ns as f64 * 1e-9,
+                to_s: offset_s + to_ns as f64 * 1e-9,
+                units,
+            });
+            let spells: Vec<Spell> = spells.collect();
+            let busy_s: f64 = spells.iter().map(|s| s.to_s - s.from_s).sum();
+            let units: f64 = spells.iter().map(|s| s.units).sum();
+            let i = self.stages[which];
+            rates[i] = if busy_s > 0.0 {
+                units * f64::from(lanes) / busy_s
+            } else {
+                0.0
+            };
+            done[i] = Done { lanes, spells };
+        }
+        (rates, done)
     }
 
     /// What has been trained of an iteration when the run is interrupted counts.

@@ -2,23 +2,21 @@
 //! daemon; here is only what the daemon's commands do around them. Called by `run` after each window.
 
 use evenkeel_core::allocate::{Inputs, Room};
-use evenkeel_core::balance::{Busy, Free, JobContext, Report, StepReport, Verdict, Watch};
+use evenkeel_core::balance::{Free, JobContext, Verdict, Watch};
 use evenkeel_core::curve::{Point, Profile};
 use evenkeel_core::decide::rebalance::{Case, Costs, Decision, judge};
 use evenkeel_core::grant::Resize;
-use evenkeel_core::id::{StageId, WorkerId};
-use evenkeel_core::job::{JobSpec, Plan, Role};
-use evenkeel_core::unit::{Bytes, Millis, Sms, Time};
+use evenkeel_core::id::StageId;
+use evenkeel_core::job::{JobSpec, Plan};
+use evenkeel_core::unit::{Bytes, Millis, Sms};
 
+use super::meter::{Meter, Seen, time};
 use super::policy::{Policy, Watcher};
 use super::random::{Chance, Purpose};
 use super::world::{JobWorld, World};
 
 /// How much restarts of the same stage differ.
 const RESTART_SPREAD: f64 = 0.1;
-/// A window's busy time as it is reported, in microseconds: only rates matter, and so any time does.
-const BUSY_US: u64 = 1_000_000;
-
 /// A job that an allocator planned, and that a rebalancer may move.
 pub(super) struct Keeper<'a> {
     world: &'a World<'a>,
@@ -30,22 +28,8 @@ pub(super) struct Keeper<'a> {
     scale: Vec<f64>,
     learned: Vec<Vec<Point>>,
     pinned: Vec<bool>,
-    meter: Chance,
+    meter: Meter,
     restarts: Chance,
-    step: u64,
-}
-
-/// What a window showed, before meters add their noise.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
-    /// When it closed.
-    pub(super) at_s: f64,
-    /// Units a busy second, by stage.
-    pub(super) rates: Vec<f64>,
-    /// Units that training consumed.
-    pub(super) consumed: f64,
-    /// Units that were thrown away.
-    pub(super) discarded: f64,
 }
 
 /// A change of shares.
@@ -81,9 +65,8 @@ impl<'a> Keeper<'a> {
                 .iter()
                 .map(|s| s.resize == Resize::Fixed)
                 .collect(),
-            meter: job.chance(Purpose::Meter),
+            meter: Meter::new(job),
             restarts: job.chance(Purpose::Restarts),
-            step: 0,
             spec,
         }
     }
@@ -91,6 +74,12 @@ impl<'a> Keeper<'a> {
     /// The split in force.
     pub(super) const fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What the watch makes of interference.
+    #[cfg(test)]
+    pub(super) fn kappa(&self) -> Vec<Vec<Option<f64>>> {
+        self.watch.as_ref().map_or_else(Vec::new, Watch::kappa)
     }
 
     /// What is known about the job for a plan of the whole node. `profiles` are its own.
@@ -118,16 +107,18 @@ impl<'a> Keeper<'a> {
 
     /// Takes a window in; says whether and how the shares move.
     pub(super) fn window(&mut self, seen: &Seen) -> Option<Change> {
-        self.watch.as_ref()?;
-        self.step += 1;
-        self.report(seen);
+        let watch = self.watch.as_mut()?;
+        let spec = (&self.spec, &self.plan);
+        for report in self.meter.reports(self.job, spec, seen) {
+            // A report that is refused changes nothing: the window stays open, as with a worker that errs.
+            watch.ingest(&report).ok();
+        }
         let free = self.free();
         let context = JobContext {
             spec: &self.spec,
             plan: &self.plan,
             settled: true,
             free,
-            eta: self.job.job.overlap_known.then_some(self.job.job.overlap),
         };
         let verdict = self.watch.as_mut()?.poll(&context)?;
         self.judged(&verdict, free)
@@ -202,48 +193,6 @@ impl<'a> Keeper<'a> {
         })
     }
 
-    /// What workers would report of a window.
-    fn report(&mut self, seen: &Seen) {
-        let at = time(seen.at_s);
-        for (i, stage) in self.spec.stages.iter().enumerate() {
-            let noise = self.meter.factor(self.job.job.stages[i].noise);
-            let rate = seen.rates.get(i).copied().unwrap_or(0.0) * noise;
-            if stage.role == Role::Other || !(rate.is_finite() && rate > 0.0) {
-                continue;
-            }
-            let each = f64::from(stage.workers.max(1));
-            for worker in 0..stage.workers {
-                let step = StepReport {
-                    n: self.step,
-                    consumed: seen.consumed / each,
-                    discarded: seen.discarded / each,
-                };
-                let report = Report {
-                    stage: StageId(i as u8),
-                    worker: WorkerId(worker),
-                    at,
-                    lanes: 1,
-                    busy: vec![Busy {
-                        lane: 0,
-                        start_us_ago: BUSY_US,
-                        dur_us: BUSY_US,
-                        units: rate * BUSY_US as f64 * 1e-6 / each,
-                        batch: self.plan.stages[i].batch,
-                    }],
-                    steps: if stage.role == Role::Training {
-                        vec![step]
-                    } else {
-                        Vec::new()
-                    },
-                };
-                // A report that is refused changes nothing: the window stays open, as with a worker that errs.
-                if let Some(watch) = &mut self.watch {
-                    watch.ingest(&report).ok();
-                }
-            }
-        }
-    }
-
     /// What is free in its room beside its plan.
     fn free(&self) -> Free {
         let used = |f: fn(&evenkeel_core::job::StagePlan) -> u64| -> u64 {
@@ -275,8 +224,4 @@ pub(super) fn spec_under(job: &JobWorld<'_>, policy: Policy) -> JobSpec {
         None => {}
     }
     spec
-}
-
-fn time(seconds: f64) -> Time {
-    Time((seconds.max(0.0) * 1_000.0) as u64)
 }

@@ -54,6 +54,8 @@ pub(super) struct Layout {
 pub(super) struct Pace {
     /// Units a second of each stage while it is busy; infinite for stages outside the balance.
     pub(super) rates: Vec<f64>,
+    /// By how much its neighbours slow each stage down: `1 + Σ κ_ij · u_j`.
+    pub(super) slowdowns: Vec<f64>,
     /// SMs that each stage keeps busy while it works, over all its GPUs.
     pub(super) busy_sms: Vec<f64>,
     /// Seconds from one iteration to the next.
@@ -131,16 +133,18 @@ impl Layout {
     fn at_busy(&self, job: &JobWorld<'_>, factors: &[f64], busy: &[f64]) -> Pace {
         let n = self.holds.len();
         let (mut rates, mut busy_sms) = (vec![f64::INFINITY; n], vec![0.0; n]);
+        let mut slowdowns = vec![1.0; n];
         for i in (0..n).filter(|i| job.counts(*i)) {
             let hold = &self.holds[i];
             let usable = self.usable_sms(job, i, busy);
-            let slowdown = self.slowdown(job, i, busy);
-            rates[i] = job.alone(i, hold, usable, factors[i]) / slowdown;
+            slowdowns[i] = self.slowdown(job, i, busy);
+            rates[i] = job.alone(i, hold, usable, factors[i]) / slowdowns[i];
             busy_sms[i] = job.laws[i].useful_sms(usable, hold.batch) * hold.gpus;
         }
         let period_s = self.times(job, &rates).period_s(self, job);
         Pace {
             rates,
+            slowdowns,
             busy_sms,
             period_s,
         }

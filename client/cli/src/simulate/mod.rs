@@ -13,6 +13,7 @@ mod fleet;
 mod keeper;
 mod law;
 mod layout;
+mod meter;
 mod optimum;
 mod picture;
 mod policy;

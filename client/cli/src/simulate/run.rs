@@ -6,8 +6,9 @@ use evenkeel_core::curve::Profile;
 use evenkeel_core::job::JobSpec;
 
 use super::chunk::ChunkEngine;
-use super::keeper::{Change, Keeper, Seen, spec_under};
+use super::keeper::{Change, Keeper, spec_under};
 use super::layout::Layout;
+use super::meter::Seen;
 use super::optimum::Optimum;
 use super::policy::Policy;
 use super::rivals;
@@ -160,8 +161,6 @@ impl<'a> NodeRun<'a> {
             };
             Candidate {
                 inputs: keeper.map_or_else(fresh, |keeper| keeper.known(&profiles[at])),
-                weight: job.job.weight,
-                gpus: job.gpus,
                 // Whoever was not measured would keep what it had, and that would not be even any more.
                 previous: keeper.filter(|_| !is_even).map(|keeper| keeper.plan()),
             }

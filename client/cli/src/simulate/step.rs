@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 
-use super::keeper::Seen;
 use super::layout::{Layout, Pace, Sharing};
+use super::meter::Seen;
 use super::random::{Chance, Purpose};
 use super::tally::Tally;
 use super::world::JobWorld;
@@ -123,8 +123,11 @@ impl StepEngine {
         self.finished.push_back(ends_s);
         tally.gap(times.gap());
         Some(Seen {
+            from_s,
             at_s: ends_s,
             rates: pace.rates,
+            slowdowns: pace.slowdowns,
+            done: None,
             consumed: job.job.units_per_iteration,
             discarded: job.units_rolled() - job.job.units_per_iteration,
         })

@@ -1,23 +1,22 @@
-//! Several jobs on one node: what each may use, and its plan in there. The only place that plans a node's jobs, so that
-//! another way to share a node between jobs is put in here and nowhere else.
+//! Several jobs on one node: what each may use, and its plan in there. The only place that plans a node's jobs.
 //!
-//! For now each GPU's SMs and memory are divided among the jobs on it by weight, and the cores among all jobs; the
-//! production allocator plans each job in its part. Who came last waits if not everybody fits.
+//! The production allocator plans them together, as the daemon does when a job comes or goes; who came last waits if not
+//! everybody fits. In between each job is planned by itself, in a room of its own: what its plan has, and an even part of
+//! what nobody has.
 
 use std::collections::BTreeMap;
 
-use evenkeel_core::allocate::{self, Inputs, Room};
+use evenkeel_core::allocate::{self, Bidder, Inputs, Room};
 use evenkeel_core::cpuset::CpuSet;
-use evenkeel_core::id::GpuId;
+use evenkeel_core::grant::Vector;
+use evenkeel_core::id::{GpuId, Name};
 use evenkeel_core::job::Plan;
 use evenkeel_core::node::Node;
 use evenkeel_core::unit::{Bytes, Sms};
 
-/// A job that wants a part of the node; they are given in the order of their arrival.
+/// A job that wants a part of the node; they come in the order of their arrival.
 pub(super) struct Candidate<'a> {
     pub(super) inputs: Inputs<'a>,
-    pub(super) weight: f64,
-    pub(super) gpus: u16,
     pub(super) previous: Option<&'a Plan>,
 }
 
@@ -36,94 +35,96 @@ pub(super) fn plan_node(
     all: &Room,
     jobs: &[Candidate<'_>],
 ) -> Vec<Result<Planned, String>> {
-    let mut waiting: BTreeMap<usize, String> = BTreeMap::new();
-    loop {
-        let admitted: Vec<usize> = (0..jobs.len())
-            .filter(|i| !waiting.contains_key(i))
-            .collect();
-        let rooms = divide(node, all, jobs, &admitted);
-        let mut plans = BTreeMap::new();
-        let mut refused = None;
-        for (&i, room) in admitted.iter().zip(rooms) {
-            let job = &jobs[i];
-            // What it had may be more than its part is now.
-            let planned = allocate::plan(&job.inputs, node, &room, job.previous)
-                .or_else(|_| allocate::plan(&job.inputs, node, &room, None));
-            match planned {
-                Ok((plan, _)) => drop(plans.insert(i, Planned { room, plan })),
-                Err(why) => refused = Some(why.to_string()),
+    let (mut admitted, mut waiting) = (jobs.len(), Vec::new());
+    let plans = loop {
+        match plans(node, all, &jobs[..admitted]) {
+            Ok(plans) => break plans,
+            Err(why) => {
+                waiting.push(Err(why));
+                admitted -= 1;
             }
         }
-        match (refused, admitted.last()) {
-            (Some(why), Some(last)) => drop(waiting.insert(*last, why)),
-            _ => {
-                let of = |i| match plans.remove(&i) {
-                    Some(planned) => Ok(planned),
-                    None => Err(waiting.remove(&i).unwrap_or_default()),
-                };
-                return (0..jobs.len()).map(of).collect();
-            }
+    };
+    let rooms = rooms(all, &plans);
+    let planned = rooms.into_iter().zip(plans);
+    let planned = planned.map(|(room, plan)| Ok(Planned { room, plan }));
+    // Those that wait were found last to first.
+    planned.chain(waiting.into_iter().rev()).collect()
+}
+
+fn plans(node: &Node, all: &Room, jobs: &[Candidate<'_>]) -> Result<Vec<Plan>, String> {
+    match jobs {
+        [] => Ok(Vec::new()),
+        [job] => {
+            // What it had may be more or less than there is now.
+            let planned = allocate::plan(&job.inputs, node, all, job.previous)
+                .or_else(|_| allocate::plan(&job.inputs, node, all, None));
+            planned
+                .map(|(plan, _)| vec![plan])
+                .map_err(|why| why.to_string())
+        }
+        several => {
+            // One tenant: caps are no part of a scenario.
+            let tenant = Name::unknown();
+            let bidders = several.iter().map(|job| Bidder {
+                inputs: job.inputs,
+                previous: job.previous,
+                tenant: &tenant,
+            });
+            let bidders: Vec<Bidder<'_>> = bidders.collect();
+            let portions = allocate::plan_together(&bidders, node, all, &[]);
+            let portions = portions.map_err(|why| why.to_string())?;
+            Ok(portions.into_iter().map(|portion| portion.plan).collect())
         }
     }
 }
 
-/// The parts of the node that the admitted jobs may use.
-fn divide(node: &Node, all: &Room, jobs: &[Candidate<'_>], admitted: &[usize]) -> Vec<Room> {
-    let placed = deal(all, jobs, admitted);
-    let weight_on = |gpu: &GpuId| -> f64 {
-        let there = admitted
-            .iter()
-            .zip(&placed)
-            .filter(|(_, gpus)| gpus.contains(gpu));
-        there.map(|(i, _)| jobs[*i].weight).sum()
+/// What each plan's job may use: what the plan has, and an even part of what nobody has.
+fn rooms(all: &Room, plans: &[Plan]) -> Vec<Room> {
+    let owned: Vec<Room> = plans.iter().map(own).collect();
+    let mut free_cores = all.cores.clone();
+    for room in &owned {
+        free_cores = free_cores.difference(&room.cores);
+    }
+    let n = plans.len() as u32;
+    let used = |gpu: &GpuId| -> (Sms, Bytes) {
+        let shares = || owned.iter().filter_map(|room| room.gpus.get(gpu));
+        (shares().map(|s| s.0).sum(), shares().map(|s| s.1).sum())
     };
-    let weights: f64 = admitted.iter().map(|i| jobs[*i].weight).sum();
-    let cores: Vec<u32> = all.cores.iter().collect();
-    let (mut rooms, mut before) = (Vec::with_capacity(admitted.len()), 0.0);
-    for (i, gpus) in admitted.iter().zip(&placed) {
-        let edge = |weight: f64| (cores.len() as f64 * weight / weights + 1e-9).floor() as usize;
-        let own = &cores[edge(before)..edge(before + jobs[*i].weight)];
-        before += jobs[*i].weight;
-        let part = |gpu: &GpuId| {
+    let mut rooms = owned.clone();
+    for (i, room) in (0..n).zip(&mut rooms) {
+        let part = free_cores.take((free_cores.len()).div_ceil(n - i));
+        free_cores = free_cores.difference(&part);
+        room.cores = room.cores.union(&part);
+        for (gpu, has) in &mut room.gpus {
             let (sms, memory) = all.gpus.get(gpu).copied().unwrap_or_default();
-            let share = jobs[*i].weight / weight_on(gpu);
-            let sms_part = Sms((f64::from(sms.0) * share + 1e-9).floor() as u32);
-            let enforced = node.gpu(*gpu).map_or(sms_part, |g| match share {
-                whole if whole >= 1.0 => sms_part,
-                _ => g.round_down(sms_part),
-            });
-            (*gpu, (enforced, Bytes((memory.0 as f64 * share) as u64)))
-        };
-        rooms.push(Room {
-            cores: own.iter().copied().collect::<CpuSet>(),
-            gpus: gpus.iter().map(part).collect(),
-        });
+            let (used_sms, used_memory) = used(gpu);
+            let sharers = owned
+                .iter()
+                .filter(|room| room.gpus.contains_key(gpu))
+                .count() as u32;
+            has.0 += Sms((sms - used_sms).0 / sharers);
+            has.1 += Bytes((memory - used_memory).0 / u64::from(sharers));
+        }
     }
     rooms
 }
 
-/// Deals GPUs out: those that a job names or has; else those on which the fewest are.
-fn deal(all: &Room, jobs: &[Candidate<'_>], admitted: &[usize]) -> Vec<Vec<GpuId>> {
-    let mut crowd: BTreeMap<GpuId, u32> = all.gpus.keys().map(|id| (*id, 0)).collect();
-    let mut placed = Vec::with_capacity(admitted.len());
-    for i in admitted {
-        let job = &jobs[*i];
-        let named = &job.inputs.spec.gpus;
-        let mut chosen: Vec<GpuId> = if named.is_empty() {
-            let mut free: Vec<(u32, GpuId)> = crowd.iter().map(|(id, n)| (*n, *id)).collect();
-            free.sort_unstable();
-            free.iter()
-                .take(usize::from(job.gpus))
-                .map(|f| f.1)
-                .collect()
-        } else {
-            named.clone()
-        };
-        chosen.sort_unstable();
-        for id in &chosen {
-            *crowd.entry(*id).or_default() += 1;
-        }
-        placed.push(chosen);
+/// What a plan has.
+fn own(plan: &Plan) -> Room {
+    let vectors = || plan.stages.iter().flat_map(|stage| &stage.workers);
+    let cores = vectors().fold(CpuSet::new(), |sum, vector: &Vector| {
+        sum.union(&vector.cores)
+    });
+    let mut gpus: BTreeMap<GpuId, (Sms, Bytes)> = plan
+        .gpus
+        .iter()
+        .map(|id| (*id, Default::default()))
+        .collect();
+    for (id, share) in vectors().flat_map(|vector| &vector.gpus) {
+        let has = gpus.entry(*id).or_default();
+        has.0 += share.guarantee;
+        has.1 += share.memory;
     }
-    placed
+    Room { cores, gpus }
 }

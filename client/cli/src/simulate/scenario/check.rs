@@ -160,7 +160,6 @@ impl Reader<'_> {
         Ok(Job {
             spec,
             detectors,
-            weight: entry.weight,
             arrives_s: entry.arrives,
             ends_s: entry.ends,
             jitter_s: entry.jitter,

@@ -114,9 +114,6 @@ pub(super) fn batch_half<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::E
 pub(super) fn maybe_knee<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     above_zero(from, 1_024.0).map(Some)
 }
-pub(super) fn weight<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-    within(from, 1e-3, 1e3)
-}
 pub(super) fn maybe_environments<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<u32>, D::Error> {

@@ -51,8 +51,6 @@ pub(super) struct JobEntry {
     pub(super) spec: Option<Spanned<JobFile>>,
     /// … or in a file beside the scenario.
     pub(super) file: Option<Spanned<PathBuf>>,
-    #[serde(default = "unit_weight", deserialize_with = "fields::weight")]
-    pub(super) weight: f64,
     #[serde(default, deserialize_with = "fields::time")]
     pub(super) arrives: f64,
     #[serde(default, deserialize_with = "fields::maybe_some_time")]
@@ -219,9 +217,6 @@ const fn one_node() -> u32 {
 }
 const fn one_step() -> u32 {
     1
-}
-const fn unit_weight() -> f64 {
-    1.0
 }
 const fn whole() -> f64 {
     1.0

@@ -57,7 +57,6 @@ pub(crate) struct Job {
     pub(crate) spec: JobSpec,
     /// Both detectors with the job's settings of each.
     pub(super) detectors: Detectors,
-    pub(crate) weight: f64,
     pub(crate) arrives_s: f64,
     pub(crate) ends_s: Option<f64>,
     pub(crate) jitter_s: f64,

@@ -199,17 +199,24 @@ fn both_fidelities_agree() {
 #[test]
 fn weights_divide_a_node() {
     let one = curved("", "").text();
-    let second = one[one.find("[[jobs]]").unwrap()..]
-        .replacen("[[jobs]]", "[[jobs]]\nweight = 2", 1)
-        .replacen("name = \"j\"", "name = \"k\"", 1);
+    let second = one[one.find("[[jobs]]").unwrap()..].replacen(
+        "name = \"j\"",
+        "name = \"k\"\nweight = 2",
+        1,
+    );
     let scenario =
         Scenario::parse(&format!("{one}\n{second}"), "two.toml", Path::new(".")).unwrap();
     let report = report(&scenario, &Wish::default());
-    let held = |job: &str| -> f64 {
-        let bands = report.timeline.shares.iter().filter(|b| b.job == job);
-        bands.map(|b| b.sms[120]).sum()
-    };
-    assert_eq!((held("j"), held("k")), (44.0, 88.0));
+    // Both would do the same alone, so the heavier one does twice as much.
+    for policy in [Policy::WaterfillStreak, Policy::Clairvoyant] {
+        let jobs = &of(&report, policy).jobs;
+        near(
+            policy.name(),
+            jobs[1].units_per_s / jobs[0].units_per_s,
+            2.0,
+            0.05,
+        );
+    }
 }
 
 #[test]
@@ -287,4 +294,74 @@ fn what_is_not_possible_is_said_and_the_rest_goes_on() {
     assert!(report.remarks()[0].starts_with("whole-gpu: not possible"));
     assert!(report.table().to_string().contains("clairvoyant"));
     assert!(super::super::svg(&report).contains("</svg>"));
+}
+
+#[test]
+fn who_estimates_interference_from_the_reports_finds_it() {
+    use super::super::keeper::Keeper;
+    use super::super::together::{Candidate, plan_node};
+    let mut plain = curved("", "");
+    plain.job =
+        "units_per_iteration = 4096\ninterference = { generation = { training = 0.4 } }".to_owned();
+    plain.training = format!("{}\nvariation = 0.1", plain.training);
+    plain.generation = format!("{}\nvariation = 0.02", plain.generation);
+    plain.spec = "groups = 2\nrebalance = { frozen = true }";
+    let scenario = plain.scenario();
+    let world = World::new(&scenario, 1, 0).unwrap();
+    let job = &world.jobs[0];
+    let profiles: Vec<_> = job.profiles.iter().map(Some).collect();
+    let inputs = evenkeel_core::allocate::Inputs {
+        profiles: &profiles,
+        ..job.told(&job.job.spec)
+    };
+    let candidate = Candidate {
+        inputs,
+        previous: None,
+    };
+    let mut planned = plan_node(&world.node, &world.room, &[candidate])
+        .remove(0)
+        .unwrap();
+    // Training is given more than it needs, so that it waits now and then: else nothing can be told.
+    for (stage, sms) in [(1, 40), (2, 92)] {
+        let plan = &mut planned.plan.stages[stage];
+        (plan.sms, plan.cap) = (evenkeel_core::unit::Sms(sms), evenkeel_core::unit::Sms(sms));
+    }
+    let mut keeper = Keeper::new(
+        &world,
+        job,
+        Policy::WaterfillStreak,
+        (planned.room, planned.plan),
+    );
+    let layout = Layout::of_plan(keeper.plan());
+    let mut tally = Tally::new(1e4, 1, 3);
+    let mut step = StepEngine::new(job, 0.0);
+    for _ in 0..300 {
+        let seen = step.advance(job, &layout, 1e6, &mut tally).unwrap();
+        assert!(keeper.window(&seen).is_none(), "frozen");
+    }
+    let kappa = keeper.kappa();
+    let found = kappa[1][2].unwrap_or_else(|| panic!("{kappa:?}"));
+    near("coarse", found, 0.4, 0.2);
+    // The fine engine knows who was busy when: batches beside training take 1.4 times as long as the others.
+    let mut chunk = ChunkEngine::new(job, &layout, 0.0).unwrap();
+    let (mut beside, mut alone) = (Vec::new(), Vec::new());
+    for _ in 0..50 {
+        let seen = chunk
+            .advance(job, &layout, 1e6, &mut tally)
+            .unwrap()
+            .unwrap();
+        let done = seen.done.unwrap();
+        let training = &done[2].spells[0];
+        for batch in &done[1].spells {
+            let unit_s = (batch.to_s - batch.from_s) / batch.units;
+            if batch.from_s >= training.from_s {
+                beside.push(unit_s);
+            } else if batch.from_s >= seen.from_s && batch.to_s <= training.from_s {
+                alone.push(unit_s);
+            }
+        }
+    }
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+    assert!(beside.len() > 100 && alone.len() > 100);
+    near("fine", mean(&beside) / mean(&alone), 1.4, 0.02);
 }
