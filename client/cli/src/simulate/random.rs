@@ -1,5 +1,5 @@
 //! Seeded chance: a stream of numbers for each purpose, and the distributions that scenarios name. No entropy: the same
-//! seed and the same names give the same numbers on every machine and under any number of threads. Used by the engines.
+//! seed and the same names give the same numbers each time, under any number of threads. Used by the engines.
 
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
