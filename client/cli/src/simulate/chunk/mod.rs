@@ -3,15 +3,18 @@
 //! together, a free core takes the environment that has waited longest, the gate keeps generation from running ahead.
 //! GPU work runs at a rate that changes whenever another stage begins or ends.
 
+mod log;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use evenkeel_core::job::Role;
 use evenkeel_rollout::BatchFormer;
 
+use self::log::Log;
 use super::law::Crowd;
 use super::layout::{Layout, Sharing};
-use super::meter::{Done, Seen, Spell};
+use super::meter::{Done, Seen};
 use super::random::{Chance, Purpose};
 use super::run::{EVENTS_MAX, too_many};
 use super::tally::Tally;
@@ -79,12 +82,7 @@ pub(super) struct ChunkEngine<'a> {
     turn: Turn,
     /// Nothing on the GPU begins before.
     asleep_to_ns: u64,
-    /// What each stage did since the last window, times by the pipeline's clock.
-    done: [Vec<(u32, u64, u64, f64)>; 3],
-    /// Lanes of the simulator that are free, and the lane and beginning of each environment that is on one.
-    lanes_free: BinaryHeap<Reverse<u32>>,
-    lanes_made: u32,
-    on_lane: Vec<(u32, u64)>,
+    log: Log,
     window_from_s: f64,
     credited: f64,
     discarded_before: f64,
@@ -137,10 +135,7 @@ impl<'a> ChunkEngine<'a> {
             trained: 0,
             turn: Turn::Rollout,
             asleep_to_ns: 0,
-            done: Default::default(),
-            lanes_free: BinaryHeap::new(),
-            lanes_made: 0,
-            on_lane: vec![(0, 0); n],
+            log: Log::of(n),
             window_from_s: now_s,
             credited: 0.0,
             discarded_before: 0.0,
@@ -392,22 +387,15 @@ impl<'a> ChunkEngine<'a> {
         let slower = (stepped / alone.max(f64::MIN_POSITIVE)).max(1.0);
         let seconds = seconds * slower * layout.slowdown(job, i, &busy);
         self.stepping += 1;
-        let lane = self
-            .lanes_free
-            .pop()
-            .map_or(self.lanes_made, |Reverse(lane)| lane);
-        self.lanes_made = self.lanes_made.max(lane + 1);
-        self.on_lane[env] = (lane, self.clock_ns);
+        self.log.takes_lane(env, self.clock_ns);
         self.later(seconds, Event::Stepped(env));
     }
 
     /// An environment has run its chunk: it waits for actions, and its batch may be whole.
     fn stepped(&mut self, job: &JobWorld<'_>, env: usize) {
         self.stepping -= 1;
-        let (lane, from_ns) = self.on_lane[env];
         let units = f64::from(self.crowd.chunk_steps);
-        self.done[SIMULATION].push((lane, from_ns, self.clock_ns, units));
-        self.lanes_free.push(Reverse(lane));
+        self.log.leaves_lane(env, self.clock_ns, units);
         self.waits_for_actions[env] = true;
         self.former.ready(env);
         let id = self.batch_of[env];
@@ -431,8 +419,8 @@ impl<'a> ChunkEngine<'a> {
             return;
         };
         self.generating = None;
-        let spell = (0, work.from_ns, self.clock_ns, work.units);
-        self.done[GENERATION].push(spell);
+        self.log
+            .generated((work.from_ns, self.clock_ns), work.units);
         if let Some(envs) = self.acting.get(&work.batch) {
             self.batches.insert(work.batch, envs.len());
             envs.iter().for_each(|env| self.batch_of[*env] = work.batch);
@@ -450,8 +438,7 @@ impl<'a> ChunkEngine<'a> {
         let work = self.training.filter(|work| work.left <= ROUNDING)?;
         self.training = None;
         self.trained += 1;
-        let spell = (0, work.from_ns, self.clock_ns, work.units);
-        self.done[TRAINING].push(spell);
+        self.log.trained((work.from_ns, self.clock_ns), work.units);
         let now_s = self.now_s();
         let units = work.units - std::mem::take(&mut self.credited);
         let from_s = std::mem::replace(&mut self.window_from_s, now_s);
@@ -481,39 +468,18 @@ impl<'a> ChunkEngine<'a> {
         })
     }
 
-    /// What each stage did since the last window, and its units a busy second: 0 for one that did nothing, which is silent
-    /// then, as a worker would be.
+    /// What each stage did since the last window, and its units a busy second.
     fn window(&mut self, job: &JobWorld<'_>, layout: &Layout) -> (Vec<f64>, Vec<Done>) {
-        let (mut rates, mut done) = (
-            vec![f64::INFINITY; job.laws.len()],
-            vec![Done::default(); job.laws.len()],
-        );
-        let offset_s = self.offset_s;
+        let n = job.laws.len();
+        let (mut rates, mut done) = (vec![f64::INFINITY; n], vec![Done::default(); n]);
         for which in [SIMULATION, GENERATION, TRAINING] {
-            let told = std::mem::take(&mut self.done[which]);
-            let lanes = match which {
-                // Right after a core is taken away its last chunk may be on a lane that is no more.
-                SIMULATION => self
-                    .lanes(layout)
-                    .max(told.iter().map(|t| t.0 + 1).max().unwrap_or(1)),
-                _ => 1,
-            };
-            let spells = told.into_iter().map(|(lane, from_ns, to_ns, units)| Spell {
-                lane,
-                from_s: offset_s + from_ns as f64 * 1e-9,
-                to_s: offset_s + to_ns as f64 * 1e-9,
-                units,
-            });
-            let spells: Vec<Spell> = spells.collect();
-            let busy_s: f64 = spells.iter().map(|s| s.to_s - s.from_s).sum();
-            let units: f64 = spells.iter().map(|s| s.units).sum();
-            let i = self.stages[which];
-            rates[i] = if busy_s > 0.0 {
-                units * f64::from(lanes) / busy_s
+            let lanes = if which == SIMULATION {
+                self.lanes(layout)
             } else {
-                0.0
+                1
             };
-            done[i] = Done { lanes, spells };
+            let i = self.stages[which];
+            (rates[i], done[i]) = self.log.take(which, lanes, self.offset_s);
         }
         (rates, done)
     }
