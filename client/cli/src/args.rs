@@ -149,6 +149,8 @@ pub(crate) enum Command {
     Events(cmd::events::EventsArgs),
     /// Ask what plan a job would get
     Plan(cmd::plan::PlanArgs),
+    /// Ask what would happen: simulate a workload under each way to share a node
+    Simulate(cmd::simulate::SimulateArgs),
     /// Grant nothing new and ask holders to finish
     Drain(cmd::drain::DrainArgs),
     /// Measure a job's stages at different quotas
@@ -214,6 +216,7 @@ mod tests {
             "evenkeel drain --undo",
             "evenkeel events --follow --job reach",
             "evenkeel plan job.toml --cores 8 --sms 100",
+            "evenkeel simulate s.toml --policy even --policy clairvoyant --seconds 10m --svg x.svg --seed 3",
             "evenkeel plan --offline job.toml --profiles a.json --profiles b.json --cores 16 --gpus 1 --gpu h100",
         ] {
             let parsed = Cli::try_parse_from(line.split(' '));
@@ -230,6 +233,9 @@ mod tests {
             "evenkeel rebalance reach --freeze --unfreeze",
             "evenkeel leases clear 7",
             "evenkeel run --cores 4 --sm 130% --gpu-memory 1GiB -- sleep 1",
+            "evenkeel simulate",
+            "evenkeel simulate s.toml --policy best",
+            "evenkeel simulate s.toml --seconds 0",
             "evenkeel plan --offline job.toml",
             "evenkeel plan --offline job.toml --cores 0",
             "evenkeel plan --offline job.toml --cores 4 --gpu gtx1080",

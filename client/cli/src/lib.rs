@@ -1,7 +1,7 @@
 //! The command line of Evenkeel, and its demo.
 //!
 //! `args` says what may be typed, `cmd` has one file for each command, `jobfile` reads job files, `offline` plans without
-//! a daemon, `out` is the only place that prints, `fail` says what went wrong and with which exit code. The library
+//! a daemon, `simulate` says what would happen, `out` is the only place that prints, `fail` says what went wrong and with which exit code. The library
 //! exists for the tests.
 
 mod args;
@@ -12,6 +12,7 @@ mod jobfile;
 mod nearest;
 mod offline;
 mod out;
+mod simulate;
 mod table;
 mod text;
 mod units;

@@ -14,6 +14,7 @@ pub(crate) mod pages;
 pub(crate) mod plan;
 pub(crate) mod rebalance;
 pub(crate) mod run;
+pub(crate) mod simulate;
 pub(crate) mod submit;
 pub(crate) mod token;
 pub(crate) mod top;
@@ -42,6 +43,7 @@ pub(crate) async fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Explain(args) => explain::run(globals, args).await,
         Command::Events(args) => events::run(globals, args).await,
         Command::Plan(args) => plan::run(globals, args).await,
+        Command::Simulate(args) => simulate::run(globals, &args),
         Command::Drain(args) => drain::run(globals, args).await,
         Command::Cert(args) => cert::run(globals, args),
         Command::Token(args) => token::run(globals, &args),

@@ -5,9 +5,21 @@ use crate::nearest::nearest;
 
 /// What is wrong, where, and what was probably meant.
 pub(super) fn about(error: &toml::de::Error, text: &str, name: &str) -> Failure {
+    let what = mistake(error);
+    // A missing key has no place of its own: the span is the whole table's.
+    let missing = error.message().starts_with("missing field");
+    let place = error
+        .span()
+        .filter(|span| !missing || span.start > 0)
+        .map_or(String::new(), |span| format!(":{}", line(text, span.start)));
+    Failure::usage(format!("{name}{place}: {what}"))
+}
+
+/// What is wrong, and what was probably meant.
+pub(crate) fn mistake(error: &toml::de::Error) -> String {
     let message = error.message();
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let what = match words.as_slice() {
+    match words.as_slice() {
         [word, known @ ..] if message.starts_with("unknown field") => {
             format!("unknown key `{word}`; {}", suggestion(word, known))
         }
@@ -16,14 +28,7 @@ pub(super) fn about(error: &toml::de::Error, text: &str, name: &str) -> Failure 
         }
         [word] if message.starts_with("missing field") => format!("the key `{word}` is missing"),
         _ => message.lines().collect::<Vec<_>>().join("; "),
-    };
-    // A missing key has no place of its own: the span is the whole table's.
-    let missing = message.starts_with("missing field");
-    let place = error
-        .span()
-        .filter(|span| !missing || span.start > 0)
-        .map_or(String::new(), |span| format!(":{}", line(text, span.start)));
-    Failure::usage(format!("{name}{place}: {what}"))
+    }
 }
 
 fn suggestion(word: &str, known: &[&str]) -> String {

@@ -18,6 +18,8 @@ use serde::Deserialize;
 use crate::fail::{Doing as _, Failure};
 use crate::offline;
 
+pub(crate) use complain::mistake;
+
 /// A job as written. `examples/job.toml` explains every key.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

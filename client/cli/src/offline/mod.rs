@@ -21,6 +21,11 @@ pub(crate) fn check(spec: &JobSpec) -> Result<(), Bad> {
     spec::declared(spec).map(drop)
 }
 
+/// A job in the core's words, checked likewise.
+pub(crate) fn declared(spec: &JobSpec) -> Result<job::JobSpec, Bad> {
+    spec::declared(spec)
+}
+
 /// A plan, and what should be known of how it came about.
 #[derive(Debug)]
 pub(crate) struct Planned {

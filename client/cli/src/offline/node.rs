@@ -61,7 +61,7 @@ impl Sizes {
     }
 
     /// The node in the core's words, and all of it as room.
-    pub(super) fn node(&self, job: &JobSpec) -> Result<(Node, Room), Failure> {
+    pub(crate) fn node(&self, job: &JobSpec) -> Result<(Node, Room), Failure> {
         let needed = job
             .stages
             .iter()
