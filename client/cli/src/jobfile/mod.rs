@@ -13,6 +13,7 @@ use std::time::Duration;
 use evenkeel_client::{
     Client, Detector, JobSpec, Policy, RebalanceSpec, ResizeMode, Role, SmAsk, SmMode, StageSpec,
 };
+use evenkeel_core::curve::guess::Guess;
 use serde::Deserialize;
 
 use crate::fail::{Doing as _, Failure};
@@ -113,12 +114,21 @@ pub(crate) struct BenchFile {
     /// Batch sizes to try; the stage's own if left out.
     #[serde(default)]
     pub(crate) batches: Vec<u32>,
+    /// Numbers of replicas to try: told to the command, which starts them itself.
+    #[serde(default)]
+    pub(crate) replicas: Vec<u32>,
+    /// Parameters of the stage's model: where no batch size is named, the ones to try are guessed from them.
+    #[serde(default, deserialize_with = "fields::maybe_count")]
+    parameters: Option<u64>,
     /// GPU memory to lease for each trial; the stage's own if left out.
     #[serde(default, deserialize_with = "fields::memory")]
     pub(crate) memory: u64,
     /// How long a trial should measure.
     #[serde(default = "trial_seconds", deserialize_with = "fields::time")]
     pub(crate) seconds: Duration,
+    /// How long it should run before that without being measured: caches, clocks and compilers settle.
+    #[serde(default = "trial_warmup", deserialize_with = "fields::time")]
+    pub(crate) warmup: Duration,
     /// After this a trial is ended, and counts as one that does not run.
     #[serde(default = "trial_limit", deserialize_with = "fields::time")]
     pub(crate) timeout: Duration,
@@ -133,6 +143,10 @@ const fn two() -> u32 {
 /// Long enough for a rate, short enough for a grid.
 const fn trial_seconds() -> Duration {
     Duration::from_secs(10)
+}
+/// Enough for caches and clocks; a stage that compiles at its start says more.
+const fn trial_warmup() -> Duration {
+    Duration::from_secs(2)
 }
 /// The daemon's default for a trial.
 const fn trial_limit() -> Duration {
@@ -356,10 +370,20 @@ impl StageFile {
         if batches.is_empty() {
             batches.clone_from(&self.batches);
         }
+        if let (true, Some(guess)) = (batches.is_empty(), self.guess()) {
+            batches.extend([guess.batch.0, guess.batch.1]);
+        }
         if batches.is_empty() {
             batches.push(1);
         }
         batches
+    }
+
+    /// What is usual for a model of its size, where no batch size is named and the model's size is.
+    pub(crate) fn guess(&self) -> Option<Guess> {
+        let bench = self.bench.as_ref()?;
+        let named = !bench.batches.is_empty() || !self.batches.is_empty();
+        bench.parameters.filter(|_| !named).map(Guess::of_size)
     }
 
     /// GPU memory to lease for a trial.

@@ -3,6 +3,9 @@ use std::collections::BTreeSet;
 
 use evenkeel_client::{Gpu, Node, ProfilePoint, SmAsk};
 
+use evenkeel_core::trials::Spot;
+use evenkeel_core::unit::Sms;
+
 use crate::fail::Failure;
 use crate::jobfile::StageFile;
 
@@ -15,16 +18,43 @@ pub(super) struct Point {
     pub(super) cores: u32,
     pub(super) batch: u32,
     pub(super) sms: u32,
+    pub(super) replicas: u32,
 }
 
 impl Point {
     /// Whether a measurement is of this point.
     pub(super) fn is_of(self, measured: &ProfilePoint) -> bool {
-        (self.cores, self.batch, self.sms) == (measured.cores, measured.batch, measured.sms)
+        let alone = measured.beside.is_none();
+        let own = (self.cores, self.batch, self.sms, self.replicas);
+        own == (
+            measured.cores,
+            measured.batch,
+            measured.sms,
+            measured.replicas,
+        ) && alone
+    }
+
+    /// The same in the core's words.
+    pub(super) const fn spot(self) -> Spot {
+        Spot {
+            batch: self.batch,
+            replicas: self.replicas,
+            cores: self.cores,
+            sms: Sms(self.sms),
+        }
+    }
+
+    pub(super) const fn of(spot: Spot) -> Self {
+        Self {
+            cores: spot.cores,
+            batch: spot.batch,
+            sms: spot.sms.0,
+            replicas: spot.replicas,
+        }
     }
 }
 
-/// All points of a stage: cores × batch sizes × SMs, small before large.
+/// All points of a stage: cores × batch sizes × SMs × replicas, small before large.
 pub(super) fn points(
     stage: &StageFile,
     node: &Node,
@@ -44,10 +74,22 @@ pub(super) fn points(
     };
     let sms = sms(stage, &bench.sms, gpu)?;
     let batches = stage.batches_to_try();
+    let replicas = match bench.replicas.as_slice() {
+        [] => &[1],
+        named => named,
+    };
     let mut points = BTreeSet::new();
     for cores in cores {
         for &batch in &batches {
-            points.extend(sms.iter().map(|&sms| Point { cores, batch, sms }));
+            for &replicas in replicas {
+                let point = |&sms| Point {
+                    cores,
+                    batch,
+                    sms,
+                    replicas,
+                };
+                points.extend(sms.iter().map(point));
+            }
         }
     }
     Ok(points.into_iter().collect())
