@@ -268,6 +268,36 @@ fn stages_are_measured_stored_shown_exported_and_imported() {
     );
     let (_, message) = failure(&fake, &["calibrate", "show", "j/t"]);
     assert!(message.contains("Did you mean j/s?"), "{message}");
+    let (svg, png) = (dir.path().join("s.svg"), dir.path().join("s.png"));
+    let (to_svg, to_png) = (svg.to_str().unwrap(), png.to_str().unwrap());
+    let show = ["calibrate", "show", "j/s", "--svg", to_svg, "--png", to_png];
+    text(&fake, &show);
+    assert!(fs::read_to_string(svg).unwrap().starts_with("<svg"));
+    assert!(fs::read(png).unwrap().starts_with(b"\x89PNG"));
+
+    let csv = dir.path().join("profile.csv");
+    let rows = text(&fake, &["calibrate", "export", "j/s", "--csv"]);
+    fs::write(&csv, &rows).unwrap();
+    fake.world().profiles.clear();
+    text(&fake, &["calibrate", "import", csv.to_str().unwrap()]);
+    let points = |fake: &Fake| {
+        fake.world().profiles[&("j/s".into(), "none".into())]
+            .points
+            .clone()
+    };
+    let again = points(&fake);
+    assert_eq!(again.len(), 3);
+    assert!(again.iter().all(|p| p.conditions.is_some()), "{again:?}");
+    // A second profile with a mistake: the first is not stored either.
+    let bad = format!("{rows}j/t,none,1,0,1,-3,1,1,0,1,,,,,,,,\n");
+    fs::write(&csv, bad.replace("100", "111")).unwrap();
+    let (code, message) = failure(&fake, &["calibrate", "import", csv.to_str().unwrap()]);
+    assert_eq!(code, 2);
+    assert!(
+        message.contains("line 5, column `units_per_s`: -3"),
+        "{message}"
+    );
+    assert_eq!(points(&fake), again);
 }
 
 #[test]
@@ -289,7 +319,12 @@ fn what_is_measured_again_replaces_what_was_measured_before() {
     let kept = [foreign(8, 1), foreign(1, 2)];
     let profile = |fake: &Fake| fake.world().profiles[&key].points.clone();
     let mut world = fake.world();
-    world.profiles.get_mut(&key).unwrap().points.extend(kept);
+    world
+        .profiles
+        .get_mut(&key)
+        .unwrap()
+        .points
+        .extend(kept.clone());
     drop(world);
 
     // A benchmark that is broken by now replaces nothing.

@@ -83,7 +83,8 @@ impl Campaign {
         match self {
             Self::Full => works.iter().map(|w| w.todo.len()).sum(),
             Self::Adaptive { rules, .. } => {
-                let made: usize = works.iter().map(|w| w.known.len()).sum();
+                let alone = |w: &Work<'_>| w.known.iter().filter(|p| p.beside.is_none()).count();
+                let made: usize = works.iter().map(alone).sum();
                 (rules.most as usize).saturating_sub(made)
             }
         }

@@ -39,28 +39,55 @@ struct Ran {
 /// Runs each pair of stages that work, at two splits. Says how many trials of pairs were stored.
 pub(super) async fn pairs(
     run: &mut Run<'_>,
-    works: &[Work<'_>],
+    works: &mut [Work<'_>],
     node: &Node,
     gpu: Option<&Gpu>,
 ) -> Result<u32, Failure> {
     let mut stored = 0;
-    for (i, first) in works.iter().enumerate() {
-        for second in &works[i + 1..] {
+    for first in 0..works.len() {
+        for second in first + 1..works.len() {
             for split in SPLITS {
-                let sides = [(first, split[0]), (second, split[1])];
-                let sides = sides.map(|(work, part)| side(work, part, node, gpu));
-                if let [Some(a), Some(b)] = sides
-                    && !is_known(&a, &b)
-                {
-                    if run.over_budget(run.expected(a.work.bench)).is_some() {
-                        return Ok(stored);
-                    }
+                let pair = [(first, split[0]), (second, split[1])];
+                if alone(run, works, pair, node, gpu).await? {
+                    let [a, b] = pair.map(|(at, thirds)| side(&works[at], thirds, node, gpu));
+                    let (Some(a), Some(b)) = (a, b) else { continue };
                     stored += u32::from(together(run, &a, &b).await?);
                 }
             }
         }
     }
     Ok(stored)
+}
+
+/// Sees to it that both of a pair were measured alone where they will run together: what a curve says between its points
+/// is too rough to be compared with. Says whether there is anything to be run together.
+async fn alone(
+    run: &mut Run<'_>,
+    works: &mut [Work<'_>],
+    pair: [(usize, u32); 2],
+    node: &Node,
+    gpu: Option<&Gpu>,
+) -> Result<bool, Failure> {
+    let [a, b] = pair.map(|(at, thirds)| side(&works[at], thirds, node, gpu));
+    let (Some(a), Some(b)) = (a, b) else {
+        return Ok(false);
+    };
+    if is_known(&a, &b) {
+        return Ok(false);
+    }
+    let points = [a.point, b.point];
+    for ((at, _), point) in pair.into_iter().zip(points) {
+        if run.over_budget(run.expected(works[at].bench)).is_some() {
+            return Ok(false);
+        }
+        if !works[at].known.iter().any(|k| point.is_of(k)) {
+            run.one(&mut works[at], point, "alone, for a trial of a pair")
+                .await?;
+        }
+    }
+    Ok(run
+        .over_budget(run.expected(works[pair[0].0].bench))
+        .is_none())
 }
 
 /// A stage's share of so many thirds: of the GPU the largest measured SM count within it, of the cores likewise.
@@ -149,7 +176,8 @@ async fn together(run: &mut Run<'_>, a: &Side<'_, '_>, b: &Side<'_, '_>) -> Resu
         // Two that hardly met say nothing, and none of it is stored.
         if let Some(told) = told {
             let key = side.work.key.clone();
-            let answer = run.client.report_trial(key, told).await;
+            // Measured again only with --again, in the place of what was there.
+            let answer = run.client.replace_trial(key, told).await;
             answer.doing(format_args!("store the trial of {pair}"))?;
             stored = true;
         }

@@ -135,7 +135,7 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
         let stopped = run.singles(&campaign, &mut works).await?;
         if !args.no_pairs {
             let gpu = gpu_of(&file, &node);
-            pairs = corun::pairs(&mut run, &works, &node, gpu).await?;
+            pairs = corun::pairs(&mut run, &mut works, &node, gpu).await?;
         }
         Ok::<String, Failure>(stopped)
     };
@@ -355,7 +355,13 @@ impl Run<'_> {
             .set_message(format!("at most {left} left: {name}"));
     }
 
-    async fn one(&mut self, work: &mut Work<'_>, point: Point, why: &str) -> Result<(), Failure> {
+    /// One trial of a stage alone, stored.
+    pub(super) async fn one(
+        &mut self,
+        work: &mut Work<'_>,
+        point: Point,
+        why: &str,
+    ) -> Result<(), Failure> {
         let name = describe(&work.key.stage, point);
         // A line above the bar, or on the standard error where there is no terminal for one.
         let say = |text: String| {
