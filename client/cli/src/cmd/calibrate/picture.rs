@@ -209,7 +209,7 @@ impl<'a> Chart<'a> {
         let mut y = TOP + 6.0;
         for (curve, colour) in self.curves.iter().zip(COLOURS) {
             let mut name = format!("batch {}", curve.batch);
-            if self.sms {
+            if self.sms && curve.cores > 0 {
                 let _ = write!(
                     name,
                     ", {}",

@@ -59,7 +59,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Profile>, Bad> {
         .trim(csv::Trim::All)
         .comment(Some(b'#'))
         .from_reader(text.as_bytes());
-    let header = reader.headers().map_err(|e| Bad(broken(&e)))?.clone();
+    let header = reader.headers().map_err(|e| Bad(broken(&e, text)))?.clone();
     let places = columns(&header)?;
     let mut profiles: Vec<Profile> = Vec::new();
     let mut at: BTreeMap<(String, String), usize> = BTreeMap::new();
@@ -67,10 +67,10 @@ pub(super) fn read(text: &str) -> Result<Vec<Profile>, Bad> {
     let mut record = StringRecord::new();
     while reader
         .read_record(&mut record)
-        .map_err(|e| Bad(broken(&e)))?
+        .map_err(|e| Bad(broken(&e, text)))?
     {
         let row = Row {
-            line: record.position().map_or(0, csv::Position::line),
+            line: line_of(record.position(), text),
             record: &record,
             places: &places,
         };
@@ -160,7 +160,16 @@ fn same_quantity(name: &str) -> Option<&'static str> {
     }
 }
 
-fn broken(error: &csv::Error) -> String {
+/// The line on which a record begins. The reader says where it began to look for it, remarks and empty lines included.
+fn line_of(at: Option<&csv::Position>, text: &str) -> u64 {
+    let Some(at) = at else { return 0 };
+    let from = usize::try_from(at.byte()).unwrap_or(usize::MAX);
+    let rest = text.get(from..).unwrap_or_default();
+    let skipped = |line: &&str| line.trim().is_empty() || line.starts_with('#');
+    at.line() + rest.lines().take_while(skipped).count() as u64
+}
+
+fn broken(error: &csv::Error, text: &str) -> String {
     match error.kind() {
         csv::ErrorKind::UnequalLengths {
             pos,
@@ -168,11 +177,11 @@ fn broken(error: &csv::Error) -> String {
             len,
         } => format!(
             "line {}: {len} fields, and the header has {expected_len}",
-            pos.as_ref().map_or(0, csv::Position::line)
+            line_of(pos.as_ref(), text)
         ),
         csv::ErrorKind::Utf8 { pos, .. } => format!(
             "line {}: this is no text in UTF-8",
-            pos.as_ref().map_or(0, csv::Position::line)
+            line_of(pos.as_ref(), text)
         ),
         _ => error.to_string(),
     }
