@@ -103,6 +103,26 @@ fn stage(name: &str, role: Role, cores: (u32, u32), gpu: bool) -> Stage {
     }
 }
 
+/// Three stages on 16 cores and one GPU.
+fn problem(stages: Vec<Stage>, enforceable: Vec<Sms>) -> Problem {
+    Problem {
+        supply: Supply {
+            cores: 16,
+            gpus: 1,
+            sms: Sms(GPU_SMS),
+            enforceable,
+            memory: Bytes::gib(80),
+        },
+        stages,
+        groups: 2,
+        eta: None,
+        yielded: 1.0,
+        kappa: None,
+        sm_mode: SmMode::Reserve,
+        policy: Policy::Waterfill,
+    }
+}
+
 fn triple(seed: u64) -> Triple {
     let mut rng = Rng(SEED.wrapping_mul(seed + 1));
     let renders = rng.one_in(4);
@@ -159,22 +179,7 @@ fn triple(seed: u64) -> Triple {
         stage("generation", Role::Generation, (1, 4), true),
         stage("training", Role::Training, (1, 4), true),
     ];
-    let problem = Problem {
-        supply: Supply {
-            cores: 16,
-            gpus: 1,
-            sms: Sms(GPU_SMS),
-            enforceable,
-            memory: Bytes::gib(80),
-        },
-        stages,
-        groups: 2,
-        eta: None,
-        yielded: 1.0,
-        kappa: None,
-        sm_mode: SmMode::Reserve,
-        policy: Policy::Waterfill,
-    };
+    let problem = problem(stages, enforceable);
     Triple {
         problem,
         truths,

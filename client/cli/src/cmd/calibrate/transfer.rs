@@ -1,6 +1,6 @@
 //! Profiles out of the daemon and into it, as JSON or CSV. All of a file is read and checked before any of it is stored.
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
 use evenkeel_client::{Profile, ProfileKey};
@@ -59,7 +59,7 @@ pub(super) async fn export(globals: &Globals, args: ExportArgs) -> Result<(), Fa
     Ok(())
 }
 
-pub(super) async fn import(globals: &Globals, file: &PathBuf) -> Result<(), Failure> {
+pub(super) async fn import(globals: &Globals, file: &Path) -> Result<(), Failure> {
     let profiles = read_profiles(file)?;
     // Each of them is checked as the daemon would, so that a bad one leaves the good ones unstored, too.
     for profile in &profiles {
