@@ -13,7 +13,8 @@ use std::time::Duration;
 use evenkeel_client::{
     Client, Detector, JobSpec, Policy, RebalanceSpec, ResizeMode, Role, SmAsk, SmMode, StageSpec,
 };
-use evenkeel_core::curve::guess::Guess;
+use evenkeel_core::curve::guess::{Guess, batch_for};
+use evenkeel_core::unit::Bytes;
 use serde::Deserialize;
 
 use crate::fail::{Doing as _, Failure};
@@ -120,6 +121,9 @@ pub(crate) struct BenchFile {
     /// Parameters of the stage's model: where no batch size is named, the ones to try are guessed from them.
     #[serde(default, deserialize_with = "fields::maybe_count")]
     parameters: Option<u64>,
+    /// GPU memory of one sample of a batch: with it the batch that fits is guessed, too.
+    #[serde(default, deserialize_with = "fields::memory")]
+    sample_memory: u64,
     /// GPU memory to lease for each trial; the stage's own if left out.
     #[serde(default, deserialize_with = "fields::memory")]
     pub(crate) memory: u64,
@@ -377,6 +381,17 @@ impl StageFile {
             batches.push(1);
         }
         batches
+    }
+
+    /// The batch that would fit beside the model's parameters (two bytes each) on a GPU with so much memory; a guess.
+    pub(crate) fn guessed_batch(&self, gpu_memory: u64) -> Option<u32> {
+        let bench = self.bench.as_ref().filter(|_| self.guess().is_some())?;
+        let parameters = bench.parameters?.saturating_mul(2);
+        batch_for(
+            Bytes(gpu_memory),
+            Bytes(parameters),
+            Bytes(bench.sample_memory),
+        )
     }
 
     /// What is usual for a model of its size, where no batch size is named and the model's size is.

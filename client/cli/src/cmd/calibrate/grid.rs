@@ -73,7 +73,8 @@ pub(super) fn points(
         bench.cores.clone()
     };
     let sms = sms(stage, &bench.sms, gpu)?;
-    let batches = stage.batches_to_try();
+    let mut batches = stage.batches_to_try();
+    batches.extend(gpu.and_then(|g| stage.guessed_batch(g.leasable_memory_bytes)));
     let replicas = match bench.replicas.as_slice() {
         [] => &[1],
         named => named,
@@ -169,6 +170,26 @@ mod tests {
         let points = super::points(&file.stages[0], &Node::default(), Some(&gpu)).unwrap();
         assert_eq!(points.len(), 2 * 2);
         assert!(points.iter().all(|p| p.cores == 0), "{points:?}");
+    }
+
+    #[test]
+    fn batches_that_nobody_names_are_guessed_by_the_models_size() {
+        let text = "name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='training'\n\
+                    [stages.bench]\ncommand=['x']\ncores=[1]\nsms=[132]\nparameters='7B'\n\
+                    sample_memory='1GiB'\n";
+        let gpu = Gpu {
+            sms: 132,
+            leasable_memory_bytes: 80 << 30,
+            ..Gpu::default()
+        };
+        let batches = |text: &str| -> Vec<u32> {
+            let file = JobFile::parse(text, "j").unwrap();
+            let points = points(&file.stages[0], &Node::default(), Some(&gpu)).unwrap();
+            points.iter().map(|p| p.batch).collect()
+        };
+        assert_eq!(batches(text), [16, 20, 32]);
+        assert_eq!(batches(&text.replace("sample_memory='1GiB'", "")), [16, 32]);
+        assert_eq!(batches(&text.replace("cores=", "batches=[4]\ncores=")), [4]);
     }
 
     #[test]
