@@ -153,7 +153,11 @@ fn a_trial_in_doubt_is_not_stored_twice() {
         weight: 1.0,
         ..ProfilePoint::default()
     };
-    assert!(client(&fake).report_trial(key.clone(), point).is_err());
+    assert!(
+        client(&fake)
+            .report_trial(key.clone(), point.clone())
+            .is_err()
+    );
     let stored = client(&fake).export_profile(key).unwrap();
     assert_eq!(stored.points, [point]);
 }
