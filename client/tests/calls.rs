@@ -151,8 +151,13 @@ fn a_trial_in_doubt_is_not_stored_twice() {
         units_per_s: 7.0,
         memory_bytes: 0,
         weight: 1.0,
+        ..ProfilePoint::default()
     };
-    assert!(client(&fake).report_trial(key.clone(), point).is_err());
+    assert!(
+        client(&fake)
+            .report_trial(key.clone(), point.clone())
+            .is_err()
+    );
     let stored = client(&fake).export_profile(key).unwrap();
     assert_eq!(stored.points, [point]);
 }

@@ -247,6 +247,7 @@ pub(crate) fn profiles(
             units_per_s: slope * f64::from(sms),
             memory_bytes: 1 << 30,
             weight: 1.0,
+            ..ProfilePoint::default()
         };
         let key = ProfileKey {
             stage: stage.into(),

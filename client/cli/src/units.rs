@@ -65,6 +65,25 @@ pub(crate) fn sms(text: &str) -> Result<SmAsk, String> {
     text.parse().map(SmAsk::Count).map_err(|_| bad())
 }
 
+/// A number of things: `7B`, `1.5B`, `350M`, `20k`, or a plain number.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    let bad = || format!("`{text}` is not a number of things; write 7B, 350M or 20k");
+    let (number, unit) = split(text);
+    let number: f64 = number.parse().map_err(|_| bad())?;
+    let one = match unit {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "M" => 1e6,
+        "B" | "G" => 1e9,
+        _ => return Err(bad()),
+    };
+    let all = number * one;
+    match all.is_finite() && (0.0..1e18).contains(&all) {
+        true => Ok(all as u64),
+        false => Err(bad()),
+    }
+}
+
 /// A time: `500ms`, `30s`, `10m`, `2h`, or a plain number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("`{text}` is not a time; write 500ms, 30s, 10m or 2h");

@@ -232,7 +232,8 @@ fn stages_are_measured_stored_shown_exported_and_imported() {
     let dir = tempfile::tempdir().unwrap();
     let bench = BENCH.replace("\\\\", "\\");
     let file = calibratable(&dir, &bench);
-    let said = text(&fake, &["calibrate", &file]);
+    let once = ["calibrate", &file, "--repeats", "1"];
+    let said = text(&fake, &once);
     assert!(
         said.contains("does not fit: exit code 1: out of memory"),
         "{said}"
@@ -241,11 +242,12 @@ fn stages_are_measured_stored_shown_exported_and_imported() {
         .points
         .clone();
     let measured: Vec<(u32, f64)> = points.iter().map(|p| (p.cores, p.units_per_s)).collect();
-    assert_eq!(measured, [(1, 100.0), (2, 200.0), (3, 0.0)]);
+    // The most that it can have, the least because that failed, and what is between.
+    assert_eq!(measured, [(3, 0.0), (1, 100.0), (2, 200.0)]);
     // Each ran in a lease of its own, and gave it back.
     assert_eq!(fake.world().leases.len(), 3);
     // What is known is not measured again.
-    let summary = json(&fake, &["calibrate", &file]);
+    let summary = json(&fake, &once);
     assert_eq!(summary["stages"][0]["known_before"], 3);
     assert_eq!(fake.world().leases.len(), 3);
 
@@ -266,6 +268,36 @@ fn stages_are_measured_stored_shown_exported_and_imported() {
     );
     let (_, message) = failure(&fake, &["calibrate", "show", "j/t"]);
     assert!(message.contains("Did you mean j/s?"), "{message}");
+    let (svg, png) = (dir.path().join("s.svg"), dir.path().join("s.png"));
+    let (to_svg, to_png) = (svg.to_str().unwrap(), png.to_str().unwrap());
+    let show = ["calibrate", "show", "j/s", "--svg", to_svg, "--png", to_png];
+    text(&fake, &show);
+    assert!(fs::read_to_string(svg).unwrap().starts_with("<svg"));
+    assert!(fs::read(png).unwrap().starts_with(b"\x89PNG"));
+
+    let csv = dir.path().join("profile.csv");
+    let rows = text(&fake, &["calibrate", "export", "j/s", "--csv"]);
+    fs::write(&csv, &rows).unwrap();
+    fake.world().profiles.clear();
+    text(&fake, &["calibrate", "import", csv.to_str().unwrap()]);
+    let points = |fake: &Fake| {
+        fake.world().profiles[&("j/s".into(), "none".into())]
+            .points
+            .clone()
+    };
+    let again = points(&fake);
+    assert_eq!(again.len(), 3);
+    assert!(again.iter().all(|p| p.conditions.is_some()), "{again:?}");
+    // A second profile with a mistake: the first is not stored either.
+    let bad = format!("{rows}j/t,none,1,0,1,-3,1,1,0,1,,,,,,,,\n");
+    fs::write(&csv, bad.replace("100", "111")).unwrap();
+    let (code, message) = failure(&fake, &["calibrate", "import", csv.to_str().unwrap()]);
+    assert_eq!(code, 2);
+    assert!(
+        message.contains("line 5, column `units_per_s`: -3"),
+        "{message}"
+    );
+    assert_eq!(points(&fake), again);
 }
 
 #[test]
@@ -287,7 +319,12 @@ fn what_is_measured_again_replaces_what_was_measured_before() {
     let kept = [foreign(8, 1), foreign(1, 2)];
     let profile = |fake: &Fake| fake.world().profiles[&key].points.clone();
     let mut world = fake.world();
-    world.profiles.get_mut(&key).unwrap().points.extend(kept);
+    world
+        .profiles
+        .get_mut(&key)
+        .unwrap()
+        .points
+        .extend(kept.clone());
     drop(world);
 
     // A benchmark that is broken by now replaces nothing.
@@ -299,7 +336,8 @@ fn what_is_measured_again_replaces_what_was_measured_before() {
     assert_eq!(profile(&fake), before);
 
     let faster = calibratable(&dir, &bench.replace("}00", "}50"));
-    text(&fake, &["calibrate", &faster, "--again", "--repeats", "2"]);
+    let again = ["calibrate", &faster, "--again", "--full", "--repeats", "2"];
+    text(&fake, &again);
     let points = profile(&fake);
     let of = |cores| {
         let own = |p: &&pb::ProfilePoint| p.cores == cores && p.replicas == 1;

@@ -79,6 +79,7 @@ fn measured(fake: &Fake) {
             units_per_s,
             memory_bytes: if sms > 0 { (3 << 30) + 7 } else { 0 },
             weight,
+            ..Default::default()
         };
         let profile = pb::Profile {
             key: Some(pb::ProfileKey {

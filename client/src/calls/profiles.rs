@@ -17,9 +17,22 @@ impl Client {
     /// # Errors
     /// Those of any call.
     pub async fn report_trial(&self, key: ProfileKey, point: ProfilePoint) -> Result<u32> {
+        self.trial(key, point, false).await
+    }
+
+    /// Stores one measurement in the place of those that were made before at the same cores, SMs, batch size and replicas.
+    ///
+    /// # Errors
+    /// Those of any call.
+    pub async fn replace_trial(&self, key: ProfileKey, point: ProfilePoint) -> Result<u32> {
+        self.trial(key, point, true).await
+    }
+
+    async fn trial(&self, key: ProfileKey, point: ProfilePoint, replaces: bool) -> Result<u32> {
         let body = pb::ReportTrialRequest {
             key: Some(key.into()),
             point: Some(point.into()),
+            replaces,
         };
         let answer = self
             .attempt(Repeat::IfUnsent, Duration::ZERO, body, |channel, request| async move {

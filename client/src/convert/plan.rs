@@ -2,8 +2,8 @@
 use evenkeel_proto::v1 as pb;
 
 use crate::model::{
-    Curve, CurvePoint, Decision, FittedProfile, Plan, PlanRequest, Profile, ProfileKey,
-    ProfilePoint, StagePlan,
+    CoRun, CoRunCaps, Conditions, Curve, CurvePoint, Decision, FittedProfile, Plan, PlanRequest,
+    Profile, ProfileKey, ProfilePoint, StagePlan,
 };
 
 impl From<pb::StagePlan> for StagePlan {
@@ -86,6 +86,61 @@ impl From<ProfilePoint> for pb::ProfilePoint {
             units_per_s: p.units_per_s,
             memory_bytes: p.memory_bytes,
             weight: p.weight,
+            beside: p.beside.map(Into::into),
+            conditions: p.conditions.map(Into::into),
+        }
+    }
+}
+
+impl From<CoRun> for pb::CoRun {
+    fn from(c: CoRun) -> Self {
+        let caps = match c.caps {
+            CoRunCaps::Reserve => pb::CoRunCaps::Reserve,
+            CoRunCaps::HalfMore => pb::CoRunCaps::HalfMore,
+            CoRunCaps::None => pb::CoRunCaps::None,
+        };
+        Self {
+            stage: c.stage,
+            sms: c.sms,
+            caps: caps.into(),
+            alone_units_per_s: c.alone_units_per_s,
+            overlap: c.overlap,
+        }
+    }
+}
+
+impl From<pb::CoRun> for CoRun {
+    fn from(w: pb::CoRun) -> Self {
+        Self {
+            caps: match w.caps() {
+                pb::CoRunCaps::Unspecified | pb::CoRunCaps::Reserve => CoRunCaps::Reserve,
+                pb::CoRunCaps::HalfMore => CoRunCaps::HalfMore,
+                pb::CoRunCaps::None => CoRunCaps::None,
+            },
+            stage: w.stage,
+            sms: w.sms,
+            alone_units_per_s: w.alone_units_per_s,
+            overlap: w.overlap,
+        }
+    }
+}
+
+impl From<Conditions> for pb::Conditions {
+    fn from(c: Conditions) -> Self {
+        Self {
+            cpu: c.cpu,
+            driver: c.driver,
+            evenkeel: c.evenkeel,
+        }
+    }
+}
+
+impl From<pb::Conditions> for Conditions {
+    fn from(w: pb::Conditions) -> Self {
+        Self {
+            cpu: w.cpu,
+            driver: w.driver,
+            evenkeel: w.evenkeel,
         }
     }
 }
@@ -100,6 +155,8 @@ impl From<pb::ProfilePoint> for ProfilePoint {
             units_per_s: w.units_per_s,
             memory_bytes: w.memory_bytes,
             weight: if w.weight == 0.0 { 1.0 } else { w.weight },
+            beside: w.beside.map(Into::into),
+            conditions: w.conditions.map(Into::into),
         }
     }
 }
@@ -139,9 +196,12 @@ impl From<pb::Curve> for Curve {
                 .map(|p| CurvePoint {
                     quota: p.quota,
                     units_per_s: p.units_per_s,
+                    relative_error: p.relative_error,
                 })
                 .collect(),
             knee: w.knee,
+            replicas: w.replicas.max(1),
+            memory_bytes: w.memory_bytes,
         }
     }
 }

@@ -22,5 +22,8 @@ pub use lease::{
 };
 pub use node::{Event, EventFilter, Gpu, Node};
 pub use plan::{Decision, Explanation, Plan, PlanRequest, StagePlan};
-pub use profile::{Curve, CurvePoint, FittedProfile, Profile, ProfileKey, ProfilePoint};
+pub use profile::{
+    CoRun, CoRunCaps, Conditions, Curve, CurvePoint, FittedProfile, Profile, ProfileKey,
+    ProfilePoint,
+};
 pub use work::{BusyInterval, Directive, DirectiveKind, Step};

@@ -10,8 +10,50 @@ pub struct ProfileKey {
     pub gpu: String,
 }
 
+/// How far stages could go beyond their shares of SMs in a co-run trial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CoRunCaps {
+    /// Not at all: cap = share.
+    #[default]
+    Reserve,
+    /// Up to half as many again.
+    HalfMore,
+    /// Up to the whole GPU.
+    None,
+}
+
+/// What was beside a stage when a point was measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoRun {
+    /// Fingerprint of the other stage.
+    pub stage: String,
+    /// SMs that the other had on each GPU.
+    pub sms: u32,
+    /// How far both could go beyond their shares.
+    #[serde(default)]
+    pub caps: CoRunCaps,
+    /// The stage's work units per second with the same share and nobody beside it.
+    pub alone_units_per_s: f64,
+    /// The share of the stage's busy time in which the other was busy, too: above 0, at most 1.
+    pub overlap: f64,
+}
+
+/// What a measurement was made with; an empty text: not known. Each at most 128 bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Conditions {
+    /// CPU model.
+    pub cpu: String,
+    /// Version of the GPU's driver.
+    pub driver: String,
+    /// Version of Evenkeel.
+    pub evenkeel: String,
+}
+
 /// One measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfilePoint {
     /// Cores that the stage had.
@@ -31,6 +73,28 @@ pub struct ProfilePoint {
     /// How much it counts in a fit, such as its number of repeats.
     #[serde(default = "one_weight")]
     pub weight: f64,
+    /// What ran beside it. Such a point tells of interference, and is not part of the curve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<CoRun>,
+    /// What it was measured with, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Conditions>,
+}
+
+impl Default for ProfilePoint {
+    fn default() -> Self {
+        Self {
+            cores: 0,
+            sms: 0,
+            batch: 1,
+            replicas: one(),
+            units_per_s: 0.0,
+            memory_bytes: 0,
+            weight: one_weight(),
+            beside: None,
+            conditions: None,
+        }
+    }
 }
 
 const fn one() -> u32 {
@@ -63,6 +127,9 @@ pub struct CurvePoint {
     pub quota: u32,
     /// Fitted work units per second.
     pub units_per_s: f64,
+    /// Its standard error as a share of it; 0: nothing was repeated, so that it is not known.
+    #[serde(default)]
+    pub relative_error: f64,
 }
 
 /// A monotone fit at one batch size and core count.
@@ -76,6 +143,12 @@ pub struct Curve {
     pub points: Vec<CurvePoint>,
     /// The smallest quota that reaches 95 % of the best.
     pub knee: u32,
+    /// Workers that ran.
+    #[serde(default = "one")]
+    pub replicas: u32,
+    /// GPU memory in bytes on each GPU: the highest measured peak and 5 %; 0: not measured.
+    #[serde(default)]
+    pub memory_bytes: u64,
 }
 
 /// A profile as measured, and as fitted.

@@ -161,6 +161,10 @@ impl ProfileService for Service {
         let mut world = self.world();
         let profile = world.profiles.entry(key(request.key.clone())).or_default();
         profile.key = request.key;
+        if let (true, Some(new)) = (request.replaces, &request.point) {
+            let place = |p: &pb::ProfilePoint| (p.cores, p.sms, p.batch, p.replicas);
+            profile.points.retain(|old| place(old) != place(new));
+        }
         profile.points.extend(request.point);
         profile.point_count = profile.points.len() as u32;
         let point_count = profile.point_count;
@@ -173,12 +177,18 @@ impl ProfileService for Service {
         request: Request<pb::GetProfileRequest>,
     ) -> Result<Response<pb::GetProfileResponse>, Status> {
         let profile = self.stored(request.into_inner().key)?;
-        let point = |quota, units_per_s| pb::CurvePoint { quota, units_per_s };
+        let point = |quota, units_per_s| pb::CurvePoint {
+            quota,
+            units_per_s,
+            relative_error: 0.02,
+        };
         let curve = pb::Curve {
             cores: 1,
             batch: 1,
             points: vec![point(14, 100.0), point(66, 390.0), point(132, 400.0)],
             knee: 66,
+            replicas: 1,
+            memory_bytes: 0,
         };
         Ok(Response::new(pb::GetProfileResponse {
             profile: Some(profile),

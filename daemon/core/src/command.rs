@@ -189,6 +189,8 @@ pub enum Command {
         key: ProfileKey,
         /// The measurement.
         point: Box<Point>,
+        /// In the place of what was measured before at the same place; false: beside it.
+        replaces: bool,
     },
     /// A whole profile.
     Import {

@@ -64,6 +64,16 @@ impl Point {
         self.beside.as_deref()
     }
 
+    /// Whether another point was measured at the same place: cores, SMs, batch size, replicas, and the stage beside it.
+    pub fn same_place(&self, other: &Self) -> bool {
+        let place = |p: &Self| (p.cores, p.sms, p.batch, p.replicas);
+        let beside = |p: &Self| {
+            let co_run = p.co_run()?;
+            Some((co_run.other.clone(), co_run.other_sms, co_run.caps))
+        };
+        place(self) == place(other) && beside(self) == beside(other)
+    }
+
     /// Whether it says anything of the stage's curve: it was measured alone, and did work.
     pub fn is_on_curve(&self) -> bool {
         let counts = self.weight.is_finite() && self.weight > 0.0;

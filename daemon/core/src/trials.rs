@@ -32,6 +32,18 @@ pub struct Sampled {
     pub points: Vec<Point>,
 }
 
+impl Sampled {
+    /// Trials that the campaign has made of the stage: alone, and only where it has a grid to measure.
+    pub fn trials(&self) -> usize {
+        let alone = self.points.iter().filter(|p| p.beside.is_none());
+        if self.grid.is_empty() {
+            0
+        } else {
+            alone.count()
+        }
+    }
+}
+
 /// A campaign of trials for one job.
 #[derive(Clone, Copy, Debug)]
 pub struct Campaign<'a> {
@@ -52,7 +64,7 @@ pub struct Rules {
     pub tight: f64,
     /// Most trials of one point.
     pub repeats: u32,
-    /// Most trials of the campaign, those made before included.
+    /// Most trials of the campaign, those made before included ([`Sampled::trials`]).
     pub most: u32,
 }
 
@@ -121,7 +133,7 @@ pub enum Stop {
 /// The trial that teaches most about the best plan, or why none does.
 pub fn next(campaign: &Campaign<'_>) -> Next {
     let known: Vec<Known> = campaign.stages.iter().map(Known::of).collect();
-    let made: usize = campaign.stages.iter().map(|s| s.points.len()).sum();
+    let made: usize = campaign.stages.iter().map(Sampled::trials).sum();
     let is_spent = made >= usize::try_from(campaign.rules.most).unwrap_or(usize::MAX);
     let first = corner(campaign, &known).or_else(|| doubt(campaign, &known));
     if let (Some(trial), false) = (first, is_spent) {

@@ -162,3 +162,29 @@ fn who_is_limited_to_a_job_sees_its_leases_when_it_is_over_and_no_others() {
     let how = s.d().ended_seen_by(LeaseId(2), &limited("place"));
     assert!(how.is_some(), "its own still learns how it ended");
 }
+
+#[test]
+fn a_trial_that_replaces_takes_the_place_of_its_point_and_of_no_other() {
+    let mut s = Stage::new();
+    let old = profile(
+        "alice",
+        "j/s",
+        &[(1, 10, 1.0), (1, 10, 2.0), (1, 20, 3.0), (2, 10, 4.0)],
+    );
+    let key = old.key.clone();
+    s.import(old).unwrap();
+    let point = profile("alice", "j/s", &[(1, 10, 9.0)]).points.remove(0);
+    let mut trial = |replaces| {
+        let (key, point) = (key.clone(), Box::new(point.clone()));
+        s.run(Command::Trial {
+            key,
+            point,
+            replaces,
+        })
+        .1
+    };
+    assert_eq!(trial(true), Ok(Reply::Points(3)));
+    assert_eq!(trial(false), Ok(Reply::Points(4)));
+    let rates = s.d().profiles()[&key].points.iter().map(|p| p.rate.get());
+    assert_eq!(rates.collect::<Vec<_>>(), [3.0, 4.0, 9.0, 9.0]);
+}

@@ -287,7 +287,11 @@ async fn jobs_and_profiles() {
         ),
     ] {
         let trial = profiles
-            .report_trial(pb::ReportTrialRequest { key, point })
+            .report_trial(pb::ReportTrialRequest {
+                key,
+                point,
+                replaces: false,
+            })
             .await;
         named(what, drop_answer(trial), field);
     }

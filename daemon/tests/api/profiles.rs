@@ -23,6 +23,7 @@ pub(crate) fn trial(sms: u32, units_per_s: f64) -> pb::ReportTrialRequest {
     pb::ReportTrialRequest {
         key: key(),
         point: Some(point),
+        replaces: false,
     }
 }
 

@@ -93,6 +93,7 @@ async fn trial(calls: &mut Calls, point: pb::ProfilePoint) -> Result<(), Status>
     let trial = pb::ReportTrialRequest {
         key: Some(key("kept/gen")),
         point: Some(point),
+        replaces: false,
     };
     calls.profiles.report_trial(trial).await.map(drop)
 }

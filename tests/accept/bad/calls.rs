@@ -101,6 +101,7 @@ impl Calls {
         let trial = pb::ReportTrialRequest {
             key: Some(key(stage)),
             point: Some(point(cores, units_per_s)),
+            replaces: false,
         };
         let answer = self.profiles.report_trial(trial).await?;
         Ok(answer.into_inner().point_count)

@@ -219,6 +219,7 @@ impl Driver {
                 let trial = |p: Point| Command::Trial {
                     key: key.clone(),
                     point: Box::new(p),
+                    replaces: false,
                 };
                 commands.extend(points.map(trial));
             }

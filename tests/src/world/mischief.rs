@@ -267,7 +267,12 @@ impl World {
                     weight: 1.0,
                     ..Point::default()
                 });
-                Command::Trial { key, point }
+                let replaces = rng.below(2) == 0;
+                Command::Trial {
+                    key,
+                    point,
+                    replaces,
+                }
             }
         };
         Some(What::Command(command))

@@ -15,8 +15,8 @@ pub(crate) struct ExplainArgs {
 }
 
 pub(crate) async fn run(globals: &Globals, args: ExplainArgs) -> Result<(), Failure> {
-    let explanation = globals
-        .client()?
+    let client = globals.client()?;
+    let explanation = client
         .explain(&args.name)
         .await
         .doing(format_args!("explain job {}", args.name))?;
@@ -30,6 +30,9 @@ pub(crate) async fn run(globals: &Globals, args: ExplainArgs) -> Result<(), Fail
     let told = plan.map_or(&[][..], |plan| &plan.why);
     for sentence in explanation.sentences.iter().filter(|s| !told.contains(s)) {
         out::text(sentence);
+    }
+    for remark in super::calibrate::remarks(&client, &explanation.job.spec).await? {
+        out::wrapped(&remark);
     }
     if !explanation.decisions.is_empty() {
         let mut decisions = table(["EVENT", "WHEN", "DECISION", "WHY"]);

@@ -1,11 +1,11 @@
 //! `evenkeel plan`: what plan a job would get, on this node or another, from a daemon or without one. Changes nothing.
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use evenkeel_client::{Plan, PlanRequest, Profile};
 use evenkeel_gpu::GpuSpec;
 
+use super::calibrate::read_profiles;
 use super::jobs;
 use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
@@ -128,24 +128,4 @@ fn solve_here(
     let planned = offline::plan(&spec, profiles, &sizes)?;
     planned.remarks.into_iter().for_each(out::note);
     Ok((planned.plan, spec.unit))
-}
-
-/// One profile, or a list of them.
-pub(crate) fn read_profiles(path: &Path) -> Result<Vec<Profile>, Failure> {
-    let text = fs::read_to_string(path)
-        .doing(format_args!("read the profiles {}", path.display()))
-        .map_err(|failure| failure.code(crate::fail::USAGE))?;
-    let is_list = text.trim_start().starts_with('[');
-    let read = if is_list {
-        serde_json::from_str(&text)
-    } else {
-        serde_json::from_str(&text).map(|profile| vec![profile])
-    };
-    read.map_err(|error| {
-        Failure::usage(format!(
-            "{} is not a file of profiles: {error}",
-            path.display()
-        ))
-        .hint("`evenkeel calibrate export` prints one.")
-    })
 }

@@ -236,6 +236,7 @@ pub(crate) fn report(
             units_per_s: trial.units_per_s,
             memory_bytes: memory(trial.stage),
             weight: 1.0,
+            ..ProfilePoint::default()
         };
         client.report_trial(key, point)?;
     }

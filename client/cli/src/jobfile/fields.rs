@@ -47,6 +47,11 @@ pub(super) fn memory<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error
     read(from, units::bytes)
 }
 
+/// A number of things, such as parameters of a model: `7B`, `350M`, `7000000000`.
+pub(super) fn maybe_count<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    read(from, units::count).map(Some)
+}
+
 pub(super) fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     read(from, units::duration)
 }

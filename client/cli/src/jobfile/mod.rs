@@ -13,6 +13,8 @@ use std::time::Duration;
 use evenkeel_client::{
     Client, Detector, JobSpec, Policy, RebalanceSpec, ResizeMode, Role, SmAsk, SmMode, StageSpec,
 };
+use evenkeel_core::curve::guess::{Guess, batch_for};
+use evenkeel_core::unit::Bytes;
 use serde::Deserialize;
 
 use crate::fail::{Doing as _, Failure};
@@ -117,12 +119,24 @@ pub(crate) struct BenchFile {
     /// Batch sizes to try; the stage's own if left out.
     #[serde(default)]
     pub(crate) batches: Vec<u32>,
+    /// Numbers of replicas to try: told to the command, which starts them itself.
+    #[serde(default)]
+    pub(crate) replicas: Vec<u32>,
+    /// Parameters of the stage's model: where no batch size is named, the ones to try are guessed from them.
+    #[serde(default, deserialize_with = "fields::maybe_count")]
+    parameters: Option<u64>,
+    /// GPU memory of one sample of a batch: with it the batch that fits is guessed, too.
+    #[serde(default, deserialize_with = "fields::memory")]
+    sample_memory: u64,
     /// GPU memory to lease for each trial; the stage's own if left out.
     #[serde(default, deserialize_with = "fields::memory")]
     pub(crate) memory: u64,
     /// How long a trial should measure.
     #[serde(default = "trial_seconds", deserialize_with = "fields::time")]
     pub(crate) seconds: Duration,
+    /// How long it should run before that without being measured: caches, clocks and compilers settle.
+    #[serde(default = "trial_warmup", deserialize_with = "fields::time")]
+    pub(crate) warmup: Duration,
     /// After this a trial is ended, and counts as one that does not run.
     #[serde(default = "trial_limit", deserialize_with = "fields::time")]
     pub(crate) timeout: Duration,
@@ -140,6 +154,10 @@ const fn two() -> u32 {
 /// Long enough for a rate, short enough for a grid.
 const fn trial_seconds() -> Duration {
     Duration::from_secs(10)
+}
+/// Enough for caches and clocks; a stage that compiles at its start says more.
+const fn trial_warmup() -> Duration {
+    Duration::from_secs(2)
 }
 /// The daemon's default for a trial.
 const fn trial_limit() -> Duration {
@@ -364,10 +382,31 @@ impl StageFile {
         if batches.is_empty() {
             batches.clone_from(&self.batches);
         }
+        if let (true, Some(guess)) = (batches.is_empty(), self.guess()) {
+            batches.extend([guess.batch.0, guess.batch.1]);
+        }
         if batches.is_empty() {
             batches.push(1);
         }
         batches
+    }
+
+    /// The batch that would fit beside the model's parameters (two bytes each) on a GPU with so much memory; a guess.
+    pub(crate) fn guessed_batch(&self, gpu_memory: u64) -> Option<u32> {
+        let bench = self.bench.as_ref().filter(|_| self.guess().is_some())?;
+        let parameters = bench.parameters?.saturating_mul(2);
+        batch_for(
+            Bytes(gpu_memory),
+            Bytes(parameters),
+            Bytes(bench.sample_memory),
+        )
+    }
+
+    /// What is usual for a model of its size, where no batch size is named and the model's size is.
+    pub(crate) fn guess(&self) -> Option<Guess> {
+        let bench = self.bench.as_ref()?;
+        let named = !bench.batches.is_empty() || !self.batches.is_empty();
+        bench.parameters.filter(|_| !named).map(Guess::of_size)
     }
 
     /// GPU memory to lease for a trial.

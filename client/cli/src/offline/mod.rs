@@ -7,12 +7,12 @@ mod node;
 mod spec;
 
 use evenkeel_client::{JobSpec, Plan, Profile, StagePlan};
-use evenkeel_core::allocate::{self, Inputs, Refusal};
+use evenkeel_core::allocate::{self, Inputs, Problem, Refusal, Supply};
 use evenkeel_core::curve;
 use evenkeel_core::job;
 
 pub(crate) use node::{CORES_MAX, GPUS_MAX, SMS_MAX, Sizes};
-pub(crate) use spec::Bad;
+pub(crate) use spec::{Bad, conditions, profile};
 
 use crate::fail::Failure;
 
@@ -24,6 +24,13 @@ pub(crate) fn check(spec: &JobSpec) -> Result<(), Bad> {
 /// A job in the core's words, checked likewise.
 pub(crate) fn declared(spec: &JobSpec) -> Result<job::JobSpec, Bad> {
     spec::declared(spec)
+}
+
+/// The allocation problem of a job on a supply, with no curve yet: what a campaign of trials is about.
+pub(crate) fn problem(spec: &JobSpec, supply: Supply) -> Result<Problem, Failure> {
+    let declared = spec::declared(spec)?;
+    allocate::problem_for(&Inputs::declared(&declared), supply)
+        .map_err(|error| Failure::usage(format!("job {}: {error}", spec.name)))
 }
 
 /// A plan, and what should be known of how it came about.

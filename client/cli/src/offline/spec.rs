@@ -3,7 +3,8 @@
 
 use evenkeel_client::{self as client, Profile};
 use evenkeel_core::command::Rejection;
-use evenkeel_core::curve::{self, Point, ProfileKey};
+use evenkeel_core::curve::corun::Caps;
+use evenkeel_core::curve::{self, CoRun, Point, ProfileKey};
 use evenkeel_core::decide::job::check;
 use evenkeel_core::grant::Resize;
 use evenkeel_core::id::{GpuId, Name};
@@ -307,7 +308,7 @@ fn name(of: &str, text: &str) -> Result<Name, Failure> {
 }
 
 /// A profile as measured.
-pub(super) fn profile(profile: &Profile) -> Result<curve::Profile, Failure> {
+pub(crate) fn profile(profile: &Profile) -> Result<curve::Profile, Failure> {
     let of = format!("the profile of {}", profile.key.stage);
     let point = |(i, p): (usize, &client::ProfilePoint)| {
         let wrong = |what: String| bad(&of, format_args!("point {}: {what}", i + 1));
@@ -335,7 +336,13 @@ pub(super) fn profile(profile: &Profile) -> Result<curve::Profile, Failure> {
             rate: Rate::new(p.units_per_s).map_err(|error| wrong(error.to_string()))?,
             memory: Bytes(p.memory_bytes),
             weight: p.weight,
-            ..Point::default()
+            beside: p
+                .beside
+                .as_ref()
+                .map(|c| co_run(&of, c))
+                .transpose()?
+                .map(Box::new),
+            conditions: p.conditions.as_ref().map(|c| Box::new(conditions(c))),
         })
     };
     let points = profile.points.iter().enumerate();
@@ -347,4 +354,32 @@ pub(super) fn profile(profile: &Profile) -> Result<curve::Profile, Failure> {
         },
         points: points.map(point).collect::<Result<_, _>>()?,
     })
+}
+
+fn co_run(of: &str, c: &client::CoRun) -> Result<CoRun, Failure> {
+    if !(c.overlap > 0.0 && c.overlap <= 1.0) {
+        let what = format!("overlap = {} is not above 0 and at most 1", c.overlap);
+        return Err(bad(of, what));
+    }
+    let alone = Rate::new(c.alone_units_per_s).map_err(|error| bad(of, error))?;
+    Ok(CoRun {
+        other: name(of, &c.stage)?,
+        other_sms: Sms(c.sms),
+        caps: match c.caps {
+            client::CoRunCaps::Reserve => Caps::Reserve,
+            client::CoRunCaps::HalfMore => Caps::HalfMore,
+            client::CoRunCaps::None => Caps::None,
+        },
+        alone,
+        overlap: c.overlap,
+    })
+}
+
+/// What a measurement was made with.
+pub(crate) fn conditions(c: &client::Conditions) -> curve::Conditions {
+    curve::Conditions {
+        cpu: c.cpu.clone(),
+        driver: c.driver.clone(),
+        evenkeel: c.evenkeel.clone(),
+    }
 }

@@ -50,6 +50,7 @@ fn profile(stage: &str, gpu: &str, per_core: f64, per_sm: f64) -> Profile {
         units_per_s: f64::from(n) * (per_core + 12.0 * per_sm),
         memory_bytes: 0,
         weight: 1.0,
+        ..ProfilePoint::default()
     };
     let numbers = if per_core > 0.0 { 1..=8 } else { 1..=11 };
     Profile {

@@ -86,13 +86,21 @@ pub fn kappa(profiles: &[Option<&Profile>]) -> Option<Vec<Vec<f64>>> {
 }
 
 fn of_pair(own: &Profile, other: &Name) -> Option<f64> {
-    let of = |kept: bool| {
-        let with = own.co_runs().filter(move |(_, c)| c.other == *other);
-        let some = with.filter(move |(_, c)| (c.caps == Caps::Reserve) == kept);
-        some.filter_map(|(p, c)| c.kappa(p.rate))
-            .collect::<Vec<_>>()
-    };
-    median(of(true)).or_else(|| median(of(false)))
+    let beside = |p: &&Point| p.co_run().is_some_and(|c| c.other == *other);
+    median_of(own.points.iter().filter(beside))
+}
+
+/// κ by these co-run measurements of one pair.
+pub fn median_of<'a>(points: impl IntoIterator<Item = &'a Point>) -> Option<f64> {
+    let (mut kept, mut beyond) = (Vec::new(), Vec::new());
+    for (point, co_run) in points.into_iter().filter_map(|p| Some((p, p.co_run()?))) {
+        let of_caps = match co_run.caps {
+            Caps::Reserve => &mut kept,
+            Caps::HalfMore | Caps::None => &mut beyond,
+        };
+        of_caps.extend(co_run.kappa(point.rate));
+    }
+    median(kept).or_else(|| median(beyond))
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {

@@ -75,7 +75,12 @@ impl Slice {
     /// The fit, and what the repeats of its points say of the noise. None: there is no point.
     pub(super) fn fit(cores: u32, batch: u32, mut points: Vec<Raw>) -> Option<(Self, Vec<Centre>)> {
         points.sort_by_key(|p| p.sms);
-        let memory = memory_with_margin(points.iter().map(|p| p.memory).max()?);
+        // A live point has what the stage was given, margin included; a profiled one, what it took at most.
+        let needs = |p: &Raw| match p.live {
+            true => p.memory,
+            false => memory_with_margin(p.memory),
+        };
+        let memory = points.iter().map(needs).max()?;
         let mut centres = Vec::new();
         let mut merged: Vec<(u32, f64, f64)> = Vec::new();
         for same in points.chunk_by(|a, b| a.sms == b.sms) {

@@ -287,6 +287,18 @@ fn a_live_point_is_no_outlier_for_being_off_the_profile() {
 }
 
 #[test]
+fn a_refit_does_not_add_a_margin_to_a_margin() {
+    let profiled = point(1, 10, 10, 100.0);
+    let first = fit(core::slice::from_ref(&profiled)).memory(1, 10);
+    let live = Point {
+        memory: first,
+        ..point(1, 10, 10, 50.0)
+    };
+    let curve = Curve::fit(&[profiled], &[live], 1.0, 1).unwrap();
+    assert_eq!(curve.memory(1, 10), first);
+}
+
+#[test]
 fn what_ran_beside_another_stage_is_not_on_the_curve() {
     let mut slow = point(1, 10, 1, 10.0);
     slow.beside = Some(alloc::boxed::Box::new(CoRun {

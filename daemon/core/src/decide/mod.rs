@@ -130,7 +130,11 @@ pub fn decide(
             replan,
         } => job::update(d, v, caller, job, rebalance.as_ref(), *policy, *replan),
         Command::Cancel { caller, job } => job::cancel(d, caller, job),
-        Command::Trial { key, point } => node::trial(d, key, point),
+        Command::Trial {
+            key,
+            point,
+            replaces,
+        } => node::trial(d, key, point, *replaces),
         Command::Import { profile } => node::import(d, profile),
         Command::Drain { caller, draining } => node::drain(d, caller, *draining),
         Command::Discovered { node, unavailable } => Ok(node::discovered(d, node, unavailable)),

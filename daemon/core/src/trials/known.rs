@@ -106,20 +106,18 @@ impl Known {
     }
 
     /// Whether the stage is known not to run there: it failed there, or with no larger batch, no more replicas and no
-    /// smaller quota.
+    /// smaller quota. Where it worked with as much and a smaller quota, the quota is not what it failed for.
     pub(super) fn fails(&self, spot: Spot) -> bool {
-        let worse = |bad: &Spot| {
-            bad.batch <= spot.batch
-                && bad.replicas <= spot.replicas
-                && bad.cores >= spot.cores
-                && bad.sms >= spot.sms
+        let no_more = |a: &Spot, b: &Spot| a.batch <= b.batch && a.replicas <= b.replicas;
+        let no_less = |a: &Spot, b: &Spot| a.cores >= b.cores && a.sms >= b.sms;
+        let failed = |(bad, t): (&Spot, &Tried)| {
+            t.centre.is_none() && no_more(bad, &spot) && no_less(bad, &spot)
         };
-        let mut failed = self.tried.iter().filter(|(_, t)| t.centre.is_none());
-        !self.works(spot) && failed.any(|(bad, _)| worse(bad))
-    }
-
-    fn works(&self, spot: Spot) -> bool {
-        self.tried.get(&spot).is_some_and(|t| t.centre.is_some())
+        let worked = |good: &Spot| no_more(&spot, good) && no_less(&spot, good);
+        if let Some(tried) = self.tried.get(&spot) {
+            return tried.centre.is_none();
+        }
+        self.tried.iter().any(failed) && !self.measured().any(|(good, ..)| worked(good))
     }
 
     pub(super) fn is_tried(&self, at: usize) -> bool {
@@ -143,14 +141,17 @@ impl Known {
         all.min_by_key(|r| (r.abs_diff(workers), *r))
     }
 
-    /// The most that the stage can have that is not known to fail, at the largest batch.
+    /// The most that the stage can have that is not known to fail, at the largest batch; where no batch runs with the
+    /// most, the least of everything, once: then it is given up.
     pub(super) fn corner(&self, workers: u32) -> Option<Spot> {
         let replicas = self.replicas(workers)?;
-        let untried = self.untried().map(|at| self.grid[at]);
-        untried
-            .filter(|s| s.replicas == replicas)
-            .max_by_key(|s| (s.cores, s.sms, s.batch))
-            .filter(|s| self.is_largest(*s))
+        let all = || self.grid.iter().filter(|s| s.replicas == replicas);
+        let most = all()
+            .filter(|s| self.is_largest(**s) && !self.tried.contains_key(s) && !self.fails(**s))
+            .max_by_key(|s| s.batch);
+        let least = all().min_by_key(|s| (s.batch, s.cores, s.sms));
+        let least = least.filter(|s| !self.tried.contains_key(s));
+        most.or(least).copied()
     }
 
     /// Whether no more cores or SMs are on the grid.

@@ -1,7 +1,9 @@
 //! Profiles: measurements in, fitted curves out.
 use std::collections::{BTreeMap, BTreeSet};
 
-use evenkeel_core::curve::{Curve, KNEE, Point, Profile, ProfileKey};
+use evenkeel_core::curve::conditions::CONDITION_MAX;
+use evenkeel_core::curve::corun::Caps;
+use evenkeel_core::curve::{CoRun, Conditions, Curve, KNEE, Point, Profile, ProfileKey, front};
 use evenkeel_core::decide::node::POINTS_MAX;
 use evenkeel_core::id::Name;
 use evenkeel_core::job::{BATCH_MAX, CORES_MAX, MEMORY_MAX, PROCESSES_MAX, SMS_MAX};
@@ -62,8 +64,76 @@ pub(in crate::api) fn point(w: &pb::ProfilePoint) -> Result<Point, Bad> {
         rate: Rate::new(w.units_per_s).map_err(|e| Bad::new("units_per_s", e))?,
         memory: Bytes(at_most("memory_bytes", w.memory_bytes, MEMORY_MAX)?),
         weight: within("weight", weight, f64::MIN_POSITIVE, WEIGHT_MAX)?,
-        ..Point::default()
+        beside: w.beside.as_ref().map(co_run).transpose()?.map(Box::new),
+        conditions: w
+            .conditions
+            .as_ref()
+            .map(conditions)
+            .transpose()?
+            .map(Box::new),
     })
+}
+
+/// What ran beside a measurement.
+fn co_run(w: &pb::CoRun) -> Result<CoRun, Bad> {
+    let parse = || {
+        let alone = w.alone_units_per_s;
+        if !(alone > 0.0 && alone <= RATE_MAX) {
+            let why = format!("{alone} is no throughput above 0; it is compared with this one");
+            return Err(Bad::new("alone_units_per_s", why));
+        }
+        Ok(CoRun {
+            other: name("stage", &w.stage)?,
+            other_sms: Sms(at_most("sms", w.sms, SMS_MAX)?),
+            caps: match w.caps() {
+                pb::CoRunCaps::Unspecified | pb::CoRunCaps::Reserve => Caps::Reserve,
+                pb::CoRunCaps::HalfMore => Caps::HalfMore,
+                pb::CoRunCaps::None => Caps::None,
+            },
+            alone: Rate::new(alone).map_err(|e| Bad::new("alone_units_per_s", e))?,
+            overlap: within("overlap", w.overlap, f64::MIN_POSITIVE, 1.0)?,
+        })
+    };
+    parse().map_err(|bad: Bad| bad.within("beside"))
+}
+
+/// What a measurement was made with.
+fn conditions(w: &pb::Conditions) -> Result<Conditions, Bad> {
+    let text = |field: &'static str, text: &str| match text.len() > CONDITION_MAX {
+        true => {
+            let why = format!("is longer than {CONDITION_MAX} bytes");
+            Err(Bad::new(field, why).within("conditions"))
+        }
+        false => Ok(text.to_owned()),
+    };
+    Ok(Conditions {
+        cpu: text("cpu", &w.cpu)?,
+        driver: text("driver", &w.driver)?,
+        evenkeel: text("evenkeel", &w.evenkeel)?,
+    })
+}
+
+fn told_co_run(c: &CoRun) -> pb::CoRun {
+    let caps = match c.caps {
+        Caps::Reserve => pb::CoRunCaps::Reserve,
+        Caps::HalfMore => pb::CoRunCaps::HalfMore,
+        Caps::None => pb::CoRunCaps::None,
+    };
+    pb::CoRun {
+        stage: c.other.to_string(),
+        sms: c.other_sms.0,
+        caps: caps.into(),
+        alone_units_per_s: c.alone.get(),
+        overlap: c.overlap,
+    }
+}
+
+fn told_conditions(c: &Conditions) -> pb::Conditions {
+    pb::Conditions {
+        cpu: c.cpu.clone(),
+        driver: c.driver.clone(),
+        evenkeel: c.evenkeel.clone(),
+    }
 }
 
 /// A whole profile. Whatever tenant it names, it becomes the caller's.
@@ -94,6 +164,8 @@ pub(in crate::api) fn profile_points(p: &Profile) -> pb::Profile {
         units_per_s: p.rate.get(),
         memory_bytes: p.memory.0,
         weight: p.weight,
+        beside: p.co_run().map(told_co_run),
+        conditions: p.conditions.as_deref().map(told_conditions),
     };
     pb::Profile {
         points: p.points.iter().map(point).collect(),
@@ -114,32 +186,39 @@ pub(in crate::api) fn summary(p: &Profile) -> pb::Profile {
     }
 }
 
-/// The fitted curves: along SMs, one for each measured pair of cores and batch size; along cores, one for each
-/// batch size, where nothing was measured on a GPU.
+/// The fitted curves of each measured number of replicas: along SMs, one for each measured pair of cores and batch size;
+/// along cores, one for each batch size, where nothing was measured on a GPU.
 pub(in crate::api) fn curves(p: &Profile) -> Vec<pb::Curve> {
-    let Some(fit) = Curve::fit(&p.points, &[], 1.0, 1) else {
-        return Vec::new();
-    };
-    let mut sms: BTreeMap<(u32, u32), BTreeSet<Sms>> = BTreeMap::new();
-    for point in &p.points {
-        sms.entry((point.batch, point.cores))
-            .or_default()
-            .insert(point.sms);
+    let has_gpu = p.points.iter().any(|p| p.sms > Sms(0));
+    let mut all = Vec::new();
+    for (replicas, fit) in front::by_replicas(&p.points) {
+        match has_gpu {
+            true => all.extend(along_sms(&fit, replicas, &p.points)),
+            false => all.extend(
+                fit.batches()
+                    .map(|batch| along_cores(&fit, replicas, batch)),
+            ),
+        }
     }
-    if p.points.iter().all(|p| p.sms == Sms(0)) {
-        return fit
-            .batches()
-            .map(|batch| along_cores(&fit, batch))
-            .collect();
+    all
+}
+
+fn along_sms(fit: &Curve, replicas: u32, points: &[Point]) -> Vec<pb::Curve> {
+    let mut sms: BTreeMap<(u32, u32), BTreeSet<Sms>> = BTreeMap::new();
+    for point in points
+        .iter()
+        .filter(|p| p.replicas == replicas && p.beside.is_none())
+    {
+        let counts = sms.entry((point.batch, point.cores)).or_default();
+        counts.insert(point.sms);
     }
     let along = |slice: &evenkeel_core::curve::Slice| {
-        let counts: Vec<Sms> = sms
-            .get(&(slice.batch, slice.cores))
-            .map(|set| set.iter().copied().collect())
-            .unwrap_or_default();
+        let counts = sms.get(&(slice.batch, slice.cores));
+        let counts: Vec<Sms> = counts.map_or_else(Vec::new, |set| set.iter().copied().collect());
         let point = |q: &Sms| pb::CurvePoint {
             quota: q.0,
             units_per_s: slice.rate(*q),
+            relative_error: fit.error(slice.cores, *q, slice.batch).unwrap_or(0.0),
         };
         pb::Curve {
             cores: slice.cores,
@@ -148,17 +227,20 @@ pub(in crate::api) fn curves(p: &Profile) -> Vec<pb::Curve> {
             knee: fit
                 .knee(slice.cores, slice.batch, &counts)
                 .map_or(0, |q| q.0),
+            replicas,
+            memory_bytes: slice.memory.0,
         }
     };
     fit.slices().iter().map(along).collect()
 }
 
-fn along_cores(fit: &Curve, batch: u32) -> pb::Curve {
+fn along_cores(fit: &Curve, replicas: u32, batch: u32) -> pb::Curve {
     let slices = fit.of_batch(batch);
     let points: Vec<pb::CurvePoint> = (slices.iter())
         .map(|s| pb::CurvePoint {
             quota: s.cores,
             units_per_s: s.rate(Sms(0)),
+            relative_error: fit.error(s.cores, Sms(0), batch).unwrap_or(0.0),
         })
         .collect();
     let best = points.iter().map(|p| p.units_per_s).fold(0.0, f64::max);
@@ -168,6 +250,8 @@ fn along_cores(fit: &Curve, batch: u32) -> pb::Curve {
         batch,
         knee: knee.map_or(0, |p| p.quota),
         points,
+        replicas,
+        memory_bytes: 0,
     }
 }
 
@@ -212,6 +296,44 @@ mod tests {
         assert_eq!((cores[0].cores, cores[0].knee), (0, 2));
         assert_eq!(cores[0].points[2].quota, 4);
         assert!(curves(&of(vec![])).is_empty());
+    }
+
+    #[test]
+    fn a_co_run_is_kept_beside_the_curve_and_told_as_it_came() {
+        let beside = pb::CoRun {
+            stage: "j/t".into(),
+            sms: 66,
+            caps: pb::CoRunCaps::HalfMore.into(),
+            alone_units_per_s: 50.0,
+            overlap: 0.9,
+        };
+        let conditions = pb::Conditions {
+            cpu: "a CPU".into(),
+            ..Default::default()
+        };
+        let with = pb::ProfilePoint {
+            beside: Some(beside.clone()),
+            conditions: Some(conditions.clone()),
+            ..at(1, 20, 40.0)
+        };
+        let profile = of(vec![at(1, 20, 50.0), with.clone()]);
+        assert_eq!(curves(&profile)[0].points[0].units_per_s, 50.0);
+        let told = &profile_points(&profile).points[1];
+        assert_eq!(told.beside.as_ref(), Some(&beside));
+        assert_eq!(told.conditions.as_ref(), Some(&conditions));
+        for (overlap, alone_units_per_s) in [(0.0, 50.0), (1.1, 50.0), (f64::NAN, 50.0), (0.5, 0.0)]
+        {
+            let bad = pb::CoRun {
+                overlap,
+                alone_units_per_s,
+                ..beside.clone()
+            };
+            let with = pb::ProfilePoint {
+                beside: Some(bad),
+                ..with.clone()
+            };
+            assert!(point(&with).unwrap_err().field.starts_with("beside."));
+        }
     }
 
     #[test]

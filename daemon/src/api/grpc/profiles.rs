@@ -34,6 +34,7 @@ impl ProfileService for Profiles {
         let command = Command::Trial {
             key: convert::key(wire.key.as_ref(), &peer.caller.tenant)?,
             point: Box::new(convert::point(point).map_err(|bad| bad.within("point"))?),
+            replaces: wire.replaces,
         };
         let point_count = self.run(&peer.caller, command).await?;
         Ok(Response::new(pb::ReportTrialResponse { point_count }))

@@ -3,6 +3,9 @@ use std::collections::BTreeSet;
 
 use evenkeel_client::{Gpu, Node, ProfilePoint, SmAsk};
 
+use evenkeel_core::trials::Spot;
+use evenkeel_core::unit::Sms;
+
 use crate::fail::Failure;
 use crate::jobfile::StageFile;
 
@@ -15,16 +18,43 @@ pub(super) struct Point {
     pub(super) cores: u32,
     pub(super) batch: u32,
     pub(super) sms: u32,
+    pub(super) replicas: u32,
 }
 
 impl Point {
     /// Whether a measurement is of this point.
     pub(super) fn is_of(self, measured: &ProfilePoint) -> bool {
-        (self.cores, self.batch, self.sms) == (measured.cores, measured.batch, measured.sms)
+        let alone = measured.beside.is_none();
+        let own = (self.cores, self.batch, self.sms, self.replicas);
+        own == (
+            measured.cores,
+            measured.batch,
+            measured.sms,
+            measured.replicas,
+        ) && alone
+    }
+
+    /// The same in the core's words.
+    pub(super) const fn spot(self) -> Spot {
+        Spot {
+            batch: self.batch,
+            replicas: self.replicas,
+            cores: self.cores,
+            sms: Sms(self.sms),
+        }
+    }
+
+    pub(super) const fn of(spot: Spot) -> Self {
+        Self {
+            cores: spot.cores,
+            batch: spot.batch,
+            sms: spot.sms.0,
+            replicas: spot.replicas,
+        }
     }
 }
 
-/// All points of a stage: cores × batch sizes × SMs, small before large.
+/// All points of a stage: cores × batch sizes × SMs × replicas, small before large.
 pub(super) fn points(
     stage: &StageFile,
     node: &Node,
@@ -43,11 +73,24 @@ pub(super) fn points(
         bench.cores.clone()
     };
     let sms = sms(stage, &bench.sms, gpu)?;
-    let batches = stage.batches_to_try();
+    let mut batches = stage.batches_to_try();
+    batches.extend(gpu.and_then(|g| stage.guessed_batch(g.leasable_memory_bytes)));
+    let replicas = match bench.replicas.as_slice() {
+        [] => &[1],
+        named => named,
+    };
     let mut points = BTreeSet::new();
     for cores in cores {
         for &batch in &batches {
-            points.extend(sms.iter().map(|&sms| Point { cores, batch, sms }));
+            for &replicas in replicas {
+                let point = |&sms| Point {
+                    cores,
+                    batch,
+                    sms,
+                    replicas,
+                };
+                points.extend(sms.iter().map(point));
+            }
         }
     }
     Ok(points.into_iter().collect())
@@ -127,6 +170,26 @@ mod tests {
         let points = super::points(&file.stages[0], &Node::default(), Some(&gpu)).unwrap();
         assert_eq!(points.len(), 2 * 2);
         assert!(points.iter().all(|p| p.cores == 0), "{points:?}");
+    }
+
+    #[test]
+    fn batches_that_nobody_names_are_guessed_by_the_models_size() {
+        let text = "name='j'\nunit='u'\n[[stages]]\nname='s'\nrole='training'\n\
+                    [stages.bench]\ncommand=['x']\ncores=[1]\nsms=[132]\nparameters='7B'\n\
+                    sample_memory='1GiB'\n";
+        let gpu = Gpu {
+            sms: 132,
+            leasable_memory_bytes: 80 << 30,
+            ..Gpu::default()
+        };
+        let batches = |text: &str| -> Vec<u32> {
+            let file = JobFile::parse(text, "j").unwrap();
+            let points = points(&file.stages[0], &Node::default(), Some(&gpu)).unwrap();
+            points.iter().map(|p| p.batch).collect()
+        };
+        assert_eq!(batches(text), [16, 20, 32]);
+        assert_eq!(batches(&text.replace("sample_memory='1GiB'", "")), [16, 32]);
+        assert_eq!(batches(&text.replace("cores=", "batches=[4]\ncores=")), [4]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The grid of a job's stages, trial by trial.
-use std::collections::BTreeSet;
+//! A job's trials, one by one: `campaign` says which, `trial` runs it, and each is stored as it ends.
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use evenkeel_client::{Client, Gpu, Node, ProfileKey, ProfilePoint};
@@ -9,6 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::NO_GPU;
+use super::campaign::{Campaign, Choice, known_of, supply};
+use super::corun;
 use super::grid::{self, Point};
 use super::room;
 use super::trial::{self, Outcome};
@@ -16,7 +18,7 @@ use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
 use crate::jobfile::{BenchFile, JobFile, StageFile};
 use crate::out;
-use crate::units::{counted, show_rate};
+use crate::units::{self, counted, show_duration, show_rate};
 
 /// A trial that waits for its share for longer than this says so.
 const MENTION_WAIT_AFTER: Duration = Duration::from_secs(1);
@@ -30,42 +32,77 @@ pub(super) struct MeasureArgs {
     /// Only this stage
     #[arg(long)]
     stage: Option<String>,
+    /// Stop when so much time is used, such as 10m; the next call goes on from there
+    #[arg(long, value_parser = units::duration)]
+    budget: Option<Duration>,
+    /// The whole grid, not only what the plan depends on
+    #[arg(long)]
+    full: bool,
     /// Also what was measured before; a point's new measurements replace its old ones
     #[arg(long)]
     again: bool,
-    /// How often each point is measured
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
-    repeats: u32,
+    /// How often a point is measured at most (4 where the plan rests on it); with --full, each point so often (1)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeats: Option<u32>,
+    /// Stages alone only: no trials of pairs, which tell what co-running costs
+    #[arg(long)]
+    no_pairs: bool,
 }
 
 /// What was done for a stage.
 #[derive(Default, Serialize)]
-struct StageSummary {
+pub(super) struct StageSummary {
     stage: String,
     gpu: String,
     measured: u32,
     does_not_fit: u32,
     skipped: u32,
     known_before: u32,
+    /// Points of the whole grid.
+    grid: u32,
 }
 
 #[derive(Serialize)]
 struct Summary {
     stages: Vec<StageSummary>,
+    pairs: u32,
     interrupted: bool,
+    /// Why no more was tried.
+    stopped: String,
 }
 
-/// One stage with the points that are still to be tried.
-struct Work<'a> {
-    stage: &'a StageFile,
-    bench: &'a BenchFile,
-    key: ProfileKey,
-    todo: Vec<Point>,
+/// One stage that is measured.
+pub(super) struct Work<'a> {
+    /// Its place in the job.
+    pub(super) index: usize,
+    pub(super) stage: &'a StageFile,
+    pub(super) bench: &'a BenchFile,
+    pub(super) key: ProfileKey,
+    /// What may be tried.
+    pub(super) grid: Vec<Point>,
+    /// What was measured, now or before, and counts.
+    pub(super) known: Vec<ProfilePoint>,
+    /// With --full: what is still to be tried.
+    pub(super) todo: VecDeque<Point>,
     /// Points whose older measurements go when the first new one comes.
     outdated: BTreeSet<Point>,
     /// Whether any trial of the stage, now or earlier, did work.
-    works: bool,
+    pub(super) works: bool,
+    /// What failed is a result only if the benchmark works somewhere; until then it is kept back.
+    untold: Vec<(String, Point, ProfilePoint)>,
     summary: StageSummary,
+}
+
+/// A calibration under way.
+pub(super) struct Run<'a> {
+    pub(super) globals: &'a Globals,
+    pub(super) client: &'a Client,
+    pub(super) job: &'a str,
+    pub(super) progress: ProgressBar,
+    started: Instant,
+    budget: Option<Duration>,
+    /// Trials made now, and the time that they took.
+    made: (u32, Duration),
 }
 
 pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Failure> {
@@ -73,6 +110,58 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
     let file = JobFile::read(&path)?;
     let client = globals.client()?;
     let node = client.node().await.doing("look at the node")?;
+    let mut works = works(&client, &node, &file, &path, &args).await?;
+    for work in &works {
+        if let Some(guess) = work.stage.guess() {
+            let stage = &work.stage.name;
+            out::note(format_args!("{stage}: batch sizes by {}", guess.words()));
+        }
+    }
+    let campaign = match args.full {
+        true => Campaign::Full,
+        false => adaptive(&client, &node, &file, &works, args.repeats).await?,
+    };
+    let mut run = Run {
+        globals,
+        client: &client,
+        job: &file.name,
+        progress: bar(campaign.bound(&works) as u64),
+        started: Instant::now(),
+        budget: args.budget,
+        made: (0, Duration::ZERO),
+    };
+    let mut pairs = 0;
+    let all = async {
+        let stopped = run.singles(&campaign, &mut works).await?;
+        if !args.no_pairs {
+            let gpu = gpu_of(&file, &node);
+            pairs = corun::pairs(&mut run, &mut works, &node, gpu).await?;
+        }
+        Ok::<String, Failure>(stopped)
+    };
+    let stopped = tokio::select! {
+        done = all => Some(done),
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    run.progress.finish_and_clear();
+    let broken = broken(&works);
+    let interrupted = stopped.is_none();
+    let stopped = stopped.unwrap_or_else(|| Ok("interrupted".to_owned()))?;
+    conclude(globals, works, pairs, stopped, interrupted)?;
+    match broken {
+        Some(failure) if !interrupted => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+/// The stages to be measured.
+async fn works<'a>(
+    client: &Client,
+    node: &Node,
+    file: &'a JobFile,
+    path: &std::path::Path,
+    args: &MeasureArgs,
+) -> Result<Vec<Work<'a>>, Failure> {
     if let Some(name) = &args.stage
         && !file.stages.iter().any(|s| s.name == *name)
     {
@@ -81,10 +170,10 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
         return Err(Failure::usage(what).hint(format!("Its stages are {}.", names.join(", "))));
     }
     let mut works = Vec::new();
-    for stage in &file.stages {
+    for (index, stage) in file.stages.iter().enumerate() {
         let wanted = args.stage.as_ref().is_none_or(|name| *name == stage.name);
         if let (true, Some(bench)) = (wanted, &stage.bench) {
-            works.push(plan(&client, &node, &file, stage, bench, &args).await?);
+            works.push(plan(client, node, file, (index, stage, bench), args).await?);
         }
     }
     if works.is_empty() {
@@ -94,29 +183,15 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
         ))
         .hint("See examples/job.toml for how a stage says how it is measured."));
     }
-    let total: usize = works.iter().map(|w| w.todo.len()).sum();
-    let progress = bar(total as u64);
-    let mut interrupted = false;
-    for work in &mut works {
-        tokio::select! {
-            done = measure(globals, &client, &file.name, work, &progress) => done?,
-            _ = tokio::signal::ctrl_c() => interrupted = true,
-        }
-        if interrupted {
-            break;
-        }
-    }
-    progress.finish_and_clear();
-    conclude(globals, works, interrupted)
+    Ok(works)
 }
 
-/// What is left to do for a stage.
+/// What is to be done for a stage.
 async fn plan<'a>(
     client: &Client,
     node: &Node,
     file: &JobFile,
-    stage: &'a StageFile,
-    bench: &'a BenchFile,
+    (index, stage, bench): (usize, &'a StageFile, &'a BenchFile),
     args: &MeasureArgs,
 ) -> Result<Work<'a>, Failure> {
     if !stage.is_without_gpu() && stage.trial_memory(bench) == 0 {
@@ -126,158 +201,261 @@ async fn plan<'a>(
         ))
         .hint("Say `memory = \"10GiB\"`; a stage without GPU work says `no_gpu = true`."));
     }
-    let gpu = gpu_of(file, node);
-    let key = ProfileKey {
-        stage: file.fingerprint(stage),
-        gpu: match gpu {
-            Some(gpu) if !stage.is_without_gpu() => gpu.model.clone(),
-            _ => NO_GPU.to_owned(),
-        },
-    };
-    let mut todo = grid::points(stage, node, gpu)?;
-    let before = todo.len();
-    let known = match client.export_profile(key.clone()).await {
-        Ok(profile) => profile.points,
-        Err(evenkeel_client::Error::NotFound { .. }) => Vec::new(),
-        other => other.doing("see what was measured before")?.points,
-    };
+    let key = key_of(file, node, stage);
+    let grid = grid::points(stage, node, gpu_of(file, node))?;
+    let known = stored(client, &key).await?;
     // A profile in which nothing ever worked is that of a benchmark that could not run: it is tried again.
     // With --again it may be broken by now, too: nothing old is replaced before something new has worked.
-    let works = !args.again && known.iter().any(|k| k.units_per_s > 0.0);
-    let is_known = |point: &Point| known.iter().any(|k| point.is_of(k));
-    if works {
-        todo.retain(|point| !is_known(point));
-    }
-    let outdated = todo.iter().copied().filter(is_known).collect();
+    let works = !args.again
+        && known
+            .iter()
+            .any(|k| k.units_per_s > 0.0 && k.beside.is_none());
+    let there = known_of(&grid, &known);
+    let is_done = |point: &&Point| works && there.contains(point);
+    let todo: Vec<Point> = grid.iter().filter(|p| !is_done(p)).copied().collect();
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let summary = StageSummary {
         stage: key.stage.clone(),
         gpu: key.gpu.clone(),
-        known_before: u32::try_from(before - todo.len()).unwrap_or(u32::MAX),
+        known_before: count(grid.len() - todo.len()),
+        grid: count(grid.len()),
         ..StageSummary::default()
     };
-    let todo = todo
-        .into_iter()
-        .flat_map(|point| (0..args.repeats).map(move |_| point))
-        .collect();
+    let outdated = todo.iter().filter(|p| there.contains(p)).copied().collect();
+    let repeats = args.repeats.unwrap_or(1);
+    let todo = todo.into_iter();
     Ok(Work {
+        index,
         stage,
         bench,
         key,
-        todo,
+        todo: todo.flat_map(|p| (0..repeats).map(move |_| p)).collect(),
+        grid,
+        known: if works { known } else { Vec::new() },
         outdated,
         works,
+        untold: Vec::new(),
         summary,
     })
 }
 
-/// Stores a trial: beside what is known of its point, or in the place of it where that is outdated.
-async fn store(
-    client: &Client,
-    key: &ProfileKey,
-    outdated: &mut BTreeSet<Point>,
-    point: Point,
-    result: ProfilePoint,
-) -> Result<(), evenkeel_client::Error> {
-    if !outdated.contains(&point) {
-        client.report_trial(key.clone(), result).await?;
-        return Ok(());
+/// Under which key a stage is measured on this node.
+fn key_of(file: &JobFile, node: &Node, stage: &StageFile) -> ProfileKey {
+    ProfileKey {
+        stage: file.fingerprint(stage),
+        gpu: match gpu_of(file, node) {
+            Some(gpu) if !stage.is_without_gpu() => gpu.model.clone(),
+            _ => NO_GPU.to_owned(),
+        },
     }
-    // As it is now: other points may have come since this run began.
-    let mut profile = client.export_profile(key.clone()).await?;
-    let is_old = |p: &ProfilePoint| point.is_of(p) && p.replicas == result.replicas;
-    profile.points.retain(|p| !is_old(p));
-    profile.points.push(result);
-    client.import_profile(profile).await?;
-    outdated.remove(&point);
-    Ok(())
 }
 
-fn gpu_of<'n>(file: &JobFile, node: &'n Node) -> Option<&'n Gpu> {
+/// What is stored of a stage; nothing is no failure.
+async fn stored(client: &Client, key: &ProfileKey) -> Result<Vec<ProfilePoint>, Failure> {
+    match client.export_profile(key.clone()).await {
+        Ok(profile) => Ok(profile.points),
+        Err(evenkeel_client::Error::NotFound { .. }) => Ok(Vec::new()),
+        other => Ok(other.doing("see what was measured before")?.points),
+    }
+}
+
+/// A campaign that looks for the job's best plan on this node.
+async fn adaptive(
+    client: &Client,
+    node: &Node,
+    file: &JobFile,
+    works: &[Work<'_>],
+    repeats: Option<u32>,
+) -> Result<Campaign, Failure> {
+    let gpu = gpu_of(file, node);
+    let spec = file.spec(gpu.map(|g| g.sms))?;
+    let gpus = spec
+        .gpu_count
+        .max(u32::try_from(spec.gpus.len()).unwrap_or(0));
+    let mut others = Vec::with_capacity(file.stages.len());
+    for (index, stage) in file.stages.iter().enumerate() {
+        others.push(match works.iter().any(|w| w.index == index) {
+            true => Vec::new(),
+            false => stored(client, &key_of(file, node, stage)).await?,
+        });
+    }
+    Campaign::adaptive(&spec, supply(node, gpu, gpus), works, others, repeats)
+}
+
+pub(super) fn gpu_of<'n>(file: &JobFile, node: &'n Node) -> Option<&'n Gpu> {
     let first = file.first_gpu();
     node.gpus.iter().find(|g| first.is_none_or(|id| g.id == id))
 }
 
 fn bar(total: u64) -> ProgressBar {
     let progress = ProgressBar::new(total);
-    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left: {msg}");
+    let style = ProgressStyle::with_template("{wide_bar} {pos}, at most {len}: {msg}");
     // The template is ours; a plain bar is what is left if it were wrong.
     progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     progress
 }
 
-async fn measure(
-    globals: &Globals,
-    client: &Client,
-    job: &str,
-    work: &mut Work<'_>,
-    progress: &ProgressBar,
-) -> Result<(), Failure> {
-    // What failed is a result only if the benchmark works somewhere; until then it is kept back.
-    let mut untold = Vec::new();
-    for &point in &work.todo {
+impl Run<'_> {
+    /// Trials of single stages until none is worth its time. Says why it stopped.
+    async fn singles(
+        &mut self,
+        campaign: &Campaign,
+        works: &mut [Work<'_>],
+    ) -> Result<String, Failure> {
+        loop {
+            let (at, point, why) = match campaign.next(works) {
+                Choice::Done(why) => return Ok(why),
+                Choice::Try(at, point, why) => (at, point, why),
+            };
+            let expected = self.expected(works[at].bench);
+            if let Some(used_up) = self.over_budget(expected) {
+                return Ok(used_up);
+            }
+            self.forecast(campaign.bound(works), expected, &works[at], point);
+            self.one(&mut works[at], point, &why).await?;
+            self.progress
+                .set_length(u64::from(self.made.0) + campaign.bound(works) as u64);
+        }
+    }
+
+    /// How long a trial takes: as long as those before, and before any, as long as it says.
+    pub(super) fn expected(&self, bench: &BenchFile) -> Duration {
+        match self.made {
+            (0, _) => bench.warmup + bench.seconds,
+            (n, time) => time / n,
+        }
+    }
+
+    /// What to say if another trial does not fit into the budget.
+    pub(super) fn over_budget(&self, trial: Duration) -> Option<String> {
+        let budget = self.budget?;
+        let over = self.started.elapsed() + trial > budget;
+        over.then(|| {
+            let budget = show_duration(budget);
+            format!("the budget of {budget} is used up; the same command goes on from here")
+        })
+    }
+
+    /// Counts a trial that was made.
+    pub(super) fn count(&mut self, since: Instant) {
+        self.made = (self.made.0 + 1, self.made.1 + since.elapsed());
+        self.progress.inc(1);
+    }
+
+    /// The time left, at most: an adaptive plan may end earlier, and the budget ends it anyway.
+    fn forecast(&self, trials: usize, each: Duration, work: &Work<'_>, point: Point) {
+        let trials = u32::try_from(trials).unwrap_or(u32::MAX);
+        let left = each.saturating_mul(trials);
+        let budget = self
+            .budget
+            .map(|b| b.saturating_sub(self.started.elapsed()));
+        let left = show_duration(budget.map_or(left, |b| b.min(left)));
         let name = describe(&work.key.stage, point);
-        progress.set_message(name.clone());
+        self.progress
+            .set_message(format!("at most {left} left: {name}"));
+    }
+
+    /// One trial of a stage alone, stored.
+    pub(super) async fn one(
+        &mut self,
+        work: &mut Work<'_>,
+        point: Point,
+        why: &str,
+    ) -> Result<(), Failure> {
+        let name = describe(&work.key.stage, point);
         // A line above the bar, or on the standard error where there is no terminal for one.
-        let say = |text: String| progress.suspend(|| out::note(format_args!("{name}: {text}")));
-        let outcome = {
-            let trial = trial::run(globals, job, work.stage, work.bench, point);
-            tokio::pin!(trial);
-            tokio::select! {
-                outcome = &mut trial => outcome,
-                () = tokio::time::sleep(MENTION_WAIT_AFTER) => {
-                    let memory = work.stage.trial_memory(work.bench);
-                    if let Some(what) = room::waits_for(client, point, memory).await {
-                        say(what);
-                    }
-                    trial.await
+        let say = |text: String| {
+            self.progress
+                .suspend(|| out::note(format_args!("{name}: {text}")))
+        };
+        let because = match why {
+            "" => String::new(),
+            why => format!(" ({why})"),
+        };
+        let started = Instant::now();
+        let trial = trial::run(self.globals, self.job, work.stage, work.bench, point);
+        tokio::pin!(trial);
+        let outcome = tokio::select! {
+            outcome = &mut trial => outcome,
+            () = tokio::time::sleep(MENTION_WAIT_AFTER) => {
+                let memory = work.stage.trial_memory(work.bench);
+                if let Some(what) = room::waits_for(self.client, point, memory).await {
+                    say(what);
                 }
+                trial.await
             }
         }?;
+        if work.todo.front() == Some(&point) {
+            work.todo.pop_front();
+        }
         match outcome {
             Outcome::Measured(result) => {
                 work.summary.measured += 1;
-                say(format!("{} units/s", show_rate(result.units_per_s)));
-                work.works |= result.units_per_s > 0.0;
-                untold.push((name, point, result));
+                say(format!(
+                    "{} units/s{because}",
+                    show_rate(result.units_per_s)
+                ));
+                work.learn(name, point, result);
             }
-            Outcome::DoesNotFit(result, why) => {
+            Outcome::DoesNotFit(result, reason) => {
                 work.summary.does_not_fit += 1;
-                say(format!("does not fit: {why}"));
-                untold.push((name, point, result));
+                say(format!("does not fit: {reason}"));
+                work.learn(name, point, result);
             }
-            Outcome::Skipped(why) => {
+            Outcome::Skipped(reason) => {
                 work.summary.skipped += 1;
-                say(format!("skipped: {why}"));
+                say(format!("skipped: {reason}"));
+                work.grid.retain(|p| *p != point); // it says nothing of the stage, and is not asked for again
             }
-            Outcome::Broken(why) => {
-                return Err(
-                    Failure::usage(format!("{}: {why}", work.bench.command.join(" ")))
-                        .hint("Nothing is stored for a benchmark that cannot be run."),
-                );
-            }
-        }
-        if work.works {
-            for (name, point, result) in untold.drain(..) {
-                let stored = store(client, &work.key, &mut work.outdated, point, result).await;
-                stored.doing(format_args!("store the trial {name}"))?;
+            Outcome::Broken(reason) => {
+                let command = work.bench.command.join(" ");
+                return Err(Failure::usage(format!("{command}: {reason}"))
+                    .hint("Nothing is stored for a benchmark that cannot be run."));
             }
         }
-        progress.inc(1);
+        self.count(started);
+        work.tell(self.client).await
     }
-    if untold.is_empty() {
-        return Ok(());
+}
+
+impl Work<'_> {
+    fn learn(&mut self, name: String, point: Point, result: ProfilePoint) {
+        self.works |= result.units_per_s > 0.0;
+        self.known.push(result.clone());
+        self.untold.push((name, point, result));
     }
+
+    /// Stores what may be told: beside what is known of its point, or in the place of it where that is outdated.
+    async fn tell(&mut self, client: &Client) -> Result<(), Failure> {
+        if !self.works {
+            return Ok(());
+        }
+        for (name, point, result) in self.untold.drain(..) {
+            let key = self.key.clone();
+            let stored = match self.outdated.remove(&point) {
+                true => client.replace_trial(key, result).await,
+                false => client.report_trial(key, result).await,
+            };
+            stored.doing(format_args!("store the trial {name}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// What to say of a stage whose benchmark works nowhere.
+fn broken(works: &[Work<'_>]) -> Option<Failure> {
+    let work = works.iter().find(|w| !w.untold.is_empty())?;
     let stage = &work.stage.name;
-    Err(Failure::new(format!(
+    let failure = Failure::new(format!(
         "no trial of stage {stage} did any work, so nothing of it is stored"
-    ))
-    .hint(format!(
+    ));
+    Some(failure.hint(format!(
         "Run its benchmark by hand, from this directory: {}",
         work.bench.command.join(" ")
     )))
 }
 
-fn describe(stage: &str, point: Point) -> String {
+pub(super) fn describe(stage: &str, point: Point) -> String {
     let mut text = format!("{stage} at {}", counted(point.cores.into(), "core"));
     if point.sms > 0 {
         text.push_str(&format!(", {}", counted(point.sms.into(), "SM")));
@@ -285,10 +463,19 @@ fn describe(stage: &str, point: Point) -> String {
     if point.batch > 1 {
         text.push_str(&format!(", batch {}", point.batch));
     }
+    if point.replicas > 1 {
+        text.push_str(&format!(", {} replicas", point.replicas));
+    }
     text
 }
 
-fn conclude(globals: &Globals, works: Vec<Work<'_>>, interrupted: bool) -> Result<(), Failure> {
+fn conclude(
+    globals: &Globals,
+    works: Vec<Work<'_>>,
+    pairs: u32,
+    stopped: String,
+    interrupted: bool,
+) -> Result<(), Failure> {
     let stages: Vec<StageSummary> = works.into_iter().map(|w| w.summary).collect();
     // Who calibrates in a script goes on only with something to go on with.
     let got = |s: &StageSummary| s.measured + s.does_not_fit + s.known_before;
@@ -296,15 +483,26 @@ fn conclude(globals: &Globals, works: Vec<Work<'_>>, interrupted: bool) -> Resul
     if globals.json() {
         out::json(&Summary {
             stages,
+            pairs,
             interrupted,
+            stopped,
         });
     } else {
         for s in &stages {
             out::note(format_args!(
-                "{} on {}: measured {}, not fitting {}, skipped {}, known before {}; see `evenkeel calibrate show {}`",
-                s.stage, s.gpu, s.measured, s.does_not_fit, s.skipped, s.known_before, s.stage
+                "{} on {}: measured {}, not fitting {}, skipped {}, known before {} of {} points; \
+                 see `evenkeel calibrate show {}`",
+                s.stage,
+                s.gpu,
+                s.measured,
+                s.does_not_fit,
+                s.skipped,
+                s.known_before,
+                s.grid,
+                s.stage
             ));
         }
+        out::note(format_args!("stopped: {stopped}"));
     }
     if is_vain && !interrupted {
         return Err(Failure::new(

@@ -1,10 +1,16 @@
 //! `evenkeel calibrate`: measures a job's stages over a grid, and shows, imports and exports what was measured.
 
+mod campaign;
+pub(crate) mod conditions;
+mod corun;
 mod grid;
 mod measure;
+mod picture;
 mod plot;
 mod room;
+mod rows;
 mod show;
+mod transfer;
 mod trial;
 
 use std::path::PathBuf;
@@ -14,20 +20,24 @@ use evenkeel_client::{Client, ProfileKey};
 
 use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
-use crate::out;
+
+pub(crate) use show::remarks;
+pub(crate) use transfer::read_profiles;
 
 /// Under which GPU model stages without GPU work are kept.
 const NO_GPU: &str = "none";
 
 /// Measure a job's stages at different quotas
 ///
-/// Runs each stage's benchmark ([stages.bench] in the job file) in a lease of its own for every point of
-/// its grid of cores, SMs and batch sizes, and stores each trial as it finishes: Ctrl-C leaves what is done,
-/// and the next call goes on from there. A trial that fails, hangs or runs out of memory is stored as 0:
-/// it does not fit.
+/// Runs each stage's benchmark ([stages.bench] in the job file) in a lease of its own at different cores, SMs, batch
+/// sizes and replicas. The next trial is always the one that teaches most about the best plan, and it stops when no plan
+/// can be much better: about a third of the grid; --full tries all of it. Then each pair of stages runs together, for
+/// what co-running costs. Each trial is stored as it ends: Ctrl-C leaves what is done, and the next call goes on from
+/// there. A trial that fails, hangs or runs out of memory is stored as 0: it does not fit, and neither does a larger batch.
 ///
-/// The benchmark is told by EVENKEEL_TRIAL_JOB, _STAGE, _CORES, _SMS, _BATCH, _MEMORY_BYTES and _SECONDS what
-/// is tried, and prints one line of JSON at its end: {"units_per_s": 1234.5, "memory_bytes": 1073741824}
+/// The benchmark is told by EVENKEEL_TRIAL_JOB, _STAGE, _CORES, _SMS, _BATCH, _REPLICAS, _MEMORY_BYTES, _WARMUP and
+/// _SECONDS what is tried, runs for so many seconds after its warm-up, and prints one line of JSON at its end:
+/// {"units_per_s": 1234.5, "memory_bytes": 1073741824}
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -35,10 +45,12 @@ const NO_GPU: &str = "none";
     after_help = "\
 Examples:
   evenkeel calibrate job.toml
-  evenkeel calibrate job.toml --stage training
+  evenkeel calibrate job.toml --stage training --budget 10m
   evenkeel calibrate show                       all profiles
   evenkeel calibrate show reach/training        one, with its curves and their knees
+  evenkeel calibrate show reach/training --svg training.svg
   evenkeel calibrate export reach/training > training.json
+  evenkeel calibrate export reach/training --csv > training.csv
   evenkeel calibrate export > all.json          all profiles, as a list
   evenkeel calibrate import training.json
   evenkeel plan --offline job.toml --profiles all.json --cores 16 --gpu h100
@@ -62,20 +74,20 @@ enum Action {
         /// The GPU model it was measured on; the node's if left out
         #[arg(long)]
         gpu: Option<String>,
+        /// Draw its curves into this file, too
+        #[arg(long, requires = "stage", value_name = "FILE")]
+        svg: Option<PathBuf>,
+        /// Likewise, as a picture of pixels
+        #[arg(long, requires = "stage", value_name = "FILE")]
+        png: Option<PathBuf>,
     },
     /// Replace profiles by those of a file
     Import {
-        /// JSON as printed by export: one profile, or a list of them
+        /// JSON or CSV as printed by export: one profile, or several
         file: PathBuf,
     },
-    /// Print profiles as JSON: one, or a list of several
-    Export {
-        /// The stages, JOB/STAGE or what the job file calls their profiles; all profiles if left out
-        stages: Vec<String>,
-        /// The GPU model it was measured on; the node's if left out
-        #[arg(long)]
-        gpu: Option<String>,
-    },
+    /// Print profiles as JSON or CSV: one, or a list of several
+    Export(transfer::ExportArgs),
 }
 
 pub(crate) async fn run(globals: &Globals, args: CalibrateArgs) -> Result<(), Failure> {
@@ -85,51 +97,12 @@ pub(crate) async fn run(globals: &Globals, args: CalibrateArgs) -> Result<(), Fa
         Some(Action::Show {
             stage: Some(stage),
             gpu,
-        }) => show::one(globals, stage, gpu).await,
-        Some(Action::Import { file }) => import(globals, &file).await,
-        Some(Action::Export { stages, gpu }) => export(globals, stages, gpu).await,
+            svg,
+            png,
+        }) => show::one(globals, stage, gpu, show::Pictures { svg, png }).await,
+        Some(Action::Import { file }) => transfer::import(globals, &file).await,
+        Some(Action::Export(args)) => transfer::export(globals, args).await,
     }
-}
-
-async fn export(
-    globals: &Globals,
-    stages: Vec<String>,
-    gpu: Option<String>,
-) -> Result<(), Failure> {
-    let client = globals.client()?;
-    let mut keys = Vec::new();
-    if stages.is_empty() {
-        let all = client.profiles().await.doing("list profiles")?;
-        let of_gpu = |key: &ProfileKey| gpu.as_ref().is_none_or(|gpu| *gpu == key.gpu);
-        keys.extend(all.into_iter().map(|p| p.key).filter(of_gpu));
-    }
-    let only_one = stages.len() == 1;
-    for stage in stages {
-        keys.push(find(&client, stage, gpu.clone()).await?);
-    }
-    let mut profiles = Vec::with_capacity(keys.len());
-    for key in keys {
-        let doing = format!("export the profile of {}", key.stage);
-        profiles.push(client.export_profile(key).await.doing(doing)?);
-    }
-    match profiles.as_slice() {
-        [profile] if only_one => out::json(profile),
-        profiles => out::json(&profiles),
-    }
-    Ok(())
-}
-
-async fn import(globals: &Globals, file: &std::path::Path) -> Result<(), Failure> {
-    let client = globals.client()?;
-    for profile in super::plan::read_profiles(file)? {
-        let stage = profile.key.stage.clone();
-        let points = client
-            .import_profile(profile)
-            .await
-            .doing(format_args!("import the profile of {stage}"))?;
-        out::note(format_args!("{stage} has {points} points now"));
-    }
-    Ok(())
 }
 
 /// The profile that is meant: the only one of the stage, or the one measured on the GPU that is named.

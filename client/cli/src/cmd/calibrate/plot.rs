@@ -1,4 +1,4 @@
-//! Curves on a terminal: throughput over quota, the knee as `^` on the axis. Pure.
+//! Curves on a terminal: throughput over quota, the knee as `^` on the axis, two standard errors as `|`. Pure.
 use evenkeel_client::Curve;
 
 use crate::units::show_rate;
@@ -22,6 +22,14 @@ pub(super) fn draw(curves: &[Curve], quota: &str) -> Vec<String> {
     let mut cells = vec![[' '; WIDTH]; HEIGHT];
     let mut axis = ['-'; WIDTH];
     for (mark, curve) in MARKS.iter().cycle().zip(curves) {
+        // Bars first, marks over them: two standard errors, where they are known and large enough to be seen.
+        for point in curve.points.iter().filter(|p| p.relative_error > 0.0) {
+            let off = 2.0 * point.relative_error * point.units_per_s;
+            let at = |rate: f64| row(rate.clamp(0.0, best));
+            for cells in &mut cells[at(point.units_per_s + off)..=at(point.units_per_s - off)] {
+                cells[column(point.quota)] = '|';
+            }
+        }
         for point in &curve.points {
             cells[row(point.units_per_s.clamp(0.0, best))][column(point.quota)] = *mark;
         }
@@ -60,12 +68,18 @@ mod tests {
 
     #[test]
     fn a_curve_rises_to_the_right_and_has_its_knee_on_the_axis() {
-        let point = |quota, units_per_s| CurvePoint { quota, units_per_s };
+        let point = |quota, units_per_s| CurvePoint {
+            quota,
+            units_per_s,
+            relative_error: 0.05,
+        };
         let curve = Curve {
             cores: 1,
             batch: 16,
             points: vec![point(10, 100.0), point(50, 400.0), point(100, 420.0)],
             knee: 50,
+            replicas: 1,
+            memory_bytes: 0,
         };
         let lines = draw(&[curve], "SMS");
         assert_eq!(lines.len(), HEIGHT + 2);
@@ -75,6 +89,8 @@ mod tests {
             lines[0]
         );
         assert_eq!(lines[HEIGHT].find('^'), Some(5 + (50 * (WIDTH - 1)) / 100));
+        let bar = lines.iter().filter(|l| l[5..].contains('|')).count();
+        assert!(bar > 0, "{lines:?}");
         assert!(draw(&[], "SMS").is_empty());
     }
 }

@@ -90,6 +90,7 @@ mod tests {
                 cores,
                 sms,
                 batch: 1,
+                replicas: 1,
             };
             assert_eq!(missing(&node, point, gib << 30), expect);
         }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
+use super::conditions;
 use super::grid::Point;
 use crate::args::Globals;
 use crate::cmd::run::NOT_RUN;
@@ -76,7 +77,12 @@ pub(super) async fn run(
         .env("EVENKEEL_TRIAL_CORES", point.cores.to_string())
         .env("EVENKEEL_TRIAL_SMS", point.sms.to_string())
         .env("EVENKEEL_TRIAL_BATCH", point.batch.to_string())
+        .env("EVENKEEL_TRIAL_REPLICAS", point.replicas.to_string())
         .env("EVENKEEL_TRIAL_MEMORY_BYTES", memory.to_string())
+        .env(
+            "EVENKEEL_TRIAL_WARMUP",
+            bench.warmup.as_secs_f64().to_string(),
+        )
         .env(
             "EVENKEEL_TRIAL_SECONDS",
             bench.seconds.as_secs_f64().to_string(),
@@ -85,7 +91,7 @@ pub(super) async fn run(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let child = command.spawn().doing("start a trial")?;
-    finish(child, bench.timeout, point).await
+    finish(child, bench.timeout + bench.warmup, point).await
 }
 
 async fn finish(mut child: Child, limit: Duration, point: Point) -> Result<Outcome, Failure> {
@@ -177,10 +183,11 @@ fn measured(point: Point, units_per_s: f64, memory_bytes: u64) -> ProfilePoint {
         cores: point.cores,
         sms: point.sms,
         batch: point.batch,
-        replicas: 1,
+        replicas: point.replicas,
         units_per_s,
         memory_bytes,
-        weight: 1.0,
+        conditions: Some(conditions::here().clone()),
+        ..ProfilePoint::default()
     }
 }
 
@@ -194,6 +201,7 @@ mod tests {
             cores: 1,
             batch: 8,
             sms: 14,
+            replicas: 1,
         };
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
         let said = lines(

@@ -91,6 +91,55 @@ struct ProfilePoint {
     memory_bytes: u64,
     /// How much it counts in a fit, such as its number of repeats.
     weight: f64,
+    /// What ran beside it; left out: it ran alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<CoRun>,
+    /// What it was measured with; left out: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conditions: Option<Conditions>,
+}
+
+/// What ran beside a stage when a point was measured. The point is then no part of the curve.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+struct CoRun {
+    /// Fingerprint of the other stage.
+    stage: String,
+    /// SMs that the other had on each GPU.
+    sms: u32,
+    /// How far both could go beyond their shares: not at all, half as many SMs again, the whole GPU.
+    #[schema(example = "reserve")]
+    caps: &'static str,
+    /// The stage's work units per second with the same share and nobody beside it.
+    alone_units_per_s: f64,
+    /// The share of the stage's busy time in which the other was busy, too.
+    overlap: f64,
+}
+
+impl From<pb::CoRun> for CoRun {
+    fn from(c: pb::CoRun) -> Self {
+        Self {
+            caps: match c.caps() {
+                pb::CoRunCaps::Unspecified | pb::CoRunCaps::Reserve => "reserve",
+                pb::CoRunCaps::HalfMore => "half_more",
+                pb::CoRunCaps::None => "none",
+            },
+            stage: c.stage,
+            sms: c.sms,
+            alone_units_per_s: c.alone_units_per_s,
+            overlap: c.overlap,
+        }
+    }
+}
+
+/// What a point was measured with; an empty text: not known.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+struct Conditions {
+    /// CPU model.
+    cpu: String,
+    /// Version of the GPU's driver.
+    driver: String,
+    /// Version of Evenkeel.
+    evenkeel: String,
 }
 
 impl From<pb::ProfilePoint> for ProfilePoint {
@@ -103,6 +152,12 @@ impl From<pb::ProfilePoint> for ProfilePoint {
             units_per_s: p.units_per_s,
             memory_bytes: p.memory_bytes,
             weight: p.weight,
+            beside: p.beside.map(CoRun::from),
+            conditions: p.conditions.map(|c| Conditions {
+                cpu: c.cpu,
+                driver: c.driver,
+                evenkeel: c.evenkeel,
+            }),
         }
     }
 }
@@ -129,6 +184,10 @@ struct Curve {
     points: Vec<CurvePoint>,
     /// The smallest quota that reaches 95 % of the best.
     knee: u32,
+    /// Workers that ran.
+    replicas: u32,
+    /// GPU memory in bytes on each GPU: the highest measured peak and 5 %; 0: not measured.
+    memory_bytes: u64,
 }
 
 /// The fitted throughput at one quota.
@@ -138,6 +197,8 @@ struct CurvePoint {
     quota: u32,
     /// Fitted work units per second.
     units_per_s: f64,
+    /// Its standard error as a share of it; 0: nothing was repeated, so that it is not known.
+    relative_error: f64,
 }
 
 impl From<pb::Curve> for Curve {
@@ -145,12 +206,15 @@ impl From<pb::Curve> for Curve {
         let point = |p: pb::CurvePoint| CurvePoint {
             quota: p.quota,
             units_per_s: p.units_per_s,
+            relative_error: p.relative_error,
         };
         Self {
             cores: c.cores,
             batch: c.batch,
             points: c.points.into_iter().map(point).collect(),
             knee: c.knee,
+            replicas: c.replicas,
+            memory_bytes: c.memory_bytes,
         }
     }
 }
