@@ -164,5 +164,17 @@ fn a_slow_drift_loses_little_and_a_fast_swing_moves_nothing_to_and_fro() {
         }
         println!("drift: swing {label} moves {most}");
         assert!(most <= 2, "{label}: {most} moves");
+        // One that lasts long enough to be seen: of its 80 turns fewer and fewer are followed.
+        let mut most = 0;
+        for seed in 0..seeds() {
+            let mut job = Job::new(detector, seed + 300);
+            for w in 0..2_000_u32 {
+                let slow = [1.0, if w / 25 % 2 == 0 { 1.0 } else { 1.5 }, 1.0];
+                job.window(slow, 0.05);
+            }
+            most = most.max(job.moves.len());
+        }
+        println!("drift: slower swing {label} moves {most}");
+        assert!(most <= 30, "{label}: {most} moves");
     }
 }

@@ -30,15 +30,8 @@ pub(crate) fn measure(run: &Run, number: u8) -> anyhow::Result<Vec<Row>> {
 
 /// Runs one integration test of the core in a release build; what it printed.
 fn core_test(test: &str, env: &[(&str, &str)]) -> anyhow::Result<String> {
-    core_test_with(test, "", env)
-}
-
-/// The same with more arguments for the test.
-fn core_test_with(test: &str, more: &str, env: &[(&str, &str)]) -> anyhow::Result<String> {
-    let args = format!(
-        "test --release -p evenkeel-core --test {test} -- --nocapture --test-threads 1 {more}"
-    );
-    let args = args.trim_end();
+    let args =
+        format!("test --release -p evenkeel-core --test {test} -- --nocapture --test-threads 1");
     let args: Vec<&str> = args.split(' ').collect();
     let (ok, said) = cargo(&args, env)?;
     ensure!(ok, "{}", tail(&said));

@@ -32,7 +32,7 @@ pub(super) fn measure(_: &Run) -> anyhow::Result<Vec<Row>> {
         rows.push(Row::judged(name, &asked, found));
     }
     let grows = || -> anyhow::Result<(String, bool)> {
-        let said = super::core_test_with("together", "growth --ignored", &[])?;
+        let said = super::core_test("together", &[("EVENKEEL_GROWTH", "1")])?;
         let mut found = Vec::new();
         for line in said
             .lines()

@@ -218,6 +218,7 @@ impl<'a> JobWorld<'a> {
                         rate: Rate::clamped(rate),
                         memory: Bytes(0),
                         weight: 1.0,
+                        ..Point::default()
                     });
                 }
             }

@@ -50,6 +50,10 @@ const REFIT_PATIENCE: u32 = 4;
 const SIGMAS: f64 = 3.5;
 /// A gap below this after a refit is noise or rounding: nothing to correct.
 pub const REFIT_GAP: f64 = 0.05;
+/// A move back within so many windows of the one before says that the load swings.
+const SWING_WINDOWS: u32 = 200;
+/// The longest that a swinging load is left alone.
+const COOLDOWN_MAX: u32 = 1_000;
 /// A change is answered by what was measured over at least and at most so many windows since it.
 const FRESH_MIN: u32 = 6;
 /// See [`FRESH_MIN`].
@@ -248,6 +252,7 @@ pub struct Watch {
     closed: u64,
     since_move: u32,
     cooldown: u32,
+    swing: Swing,
     origin: Origin,
     refitted: bool,
     judged: Option<(f64, Free)>,
@@ -256,6 +261,35 @@ pub struct Watch {
     /// What the sides should do since the last refit; before it, what the plan predicts.
     expected: Option<(Rate, Rate)>,
     remarks: VecDeque<Remark>,
+}
+
+/// Moves to and fro: each one back soon after the one before makes the next cool-down four times as long, or shares would
+/// follow a load that has turned again by the time they have moved.
+#[derive(Clone, Copy, Debug, Default)]
+struct Swing {
+    /// The slower side that the last move answered.
+    side: Option<Side>,
+    turns: u32,
+    /// The last cool-down, in windows.
+    cooldown: u32,
+}
+
+impl Swing {
+    /// A move for `slower`, so many windows after the last move: how long the cool-down is.
+    fn cooldown(&mut self, slower: Side, since: u32, declared: u32) -> u32 {
+        let turned = self.side.replace(slower).is_some_and(|last| last != slower);
+        let soon = since < SWING_WINDOWS.max(self.cooldown.saturating_mul(2));
+        self.turns = if turned && soon { self.turns + 1 } else { 0 };
+        let longer = declared
+            .max(1)
+            .saturating_mul(4_u32.saturating_pow(self.turns));
+        self.cooldown = if self.turns == 0 {
+            declared
+        } else {
+            longer.min(COOLDOWN_MAX.max(declared))
+        };
+        self.cooldown
+    }
 }
 
 /// What brought the split in force about.
@@ -287,6 +321,7 @@ impl Watch {
             closed: 0,
             since_move: 0,
             cooldown: 0,
+            swing: Swing::default(),
             origin: Origin::default(),
             refitted: false,
             judged: None,
@@ -471,7 +506,13 @@ impl Watch {
     /// The shares move, because of the newest verdict or on somebody's word: everything measured so far belongs
     /// to the old split.
     pub fn moved(&mut self, cooldown_windows: u32, detail: String) {
-        self.origin = match self.pending.take() {
+        let mut cooldown = cooldown_windows;
+        let pending = self.pending.take();
+        if let Some((_, measured)) = pending.as_ref().filter(|(t, _)| *t != Trigger::Start) {
+            let slower = measured.slower();
+            cooldown = self.swing.cooldown(slower, self.since_move, cooldown);
+        }
+        self.origin = match pending {
             Some((Trigger::Start | Trigger::AfterMove | Trigger::AfterRefit, _)) => Origin::Refit,
             Some((Trigger::Detector, _)) | None => Origin::Move,
         };
@@ -482,7 +523,7 @@ impl Watch {
         self.expected = None;
         self.refitted = false;
         self.since_move = 0;
-        self.cooldown = cooldown_windows;
+        self.cooldown = cooldown;
         self.remark(None, detail);
     }
 

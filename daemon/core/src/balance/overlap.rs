@@ -59,6 +59,8 @@ struct Fit {
 #[derive(Clone, Debug)]
 pub(super) struct Overlaps {
     tracks: Vec<Track>,
+    /// Up to when everybody had reported at the last two windows: an interval that is reported later began before.
+    known_us: [u64; 2],
     /// What was known of each κ before the split changed: it is the pair's, not the split's.
     known: Vec<Vec<Option<f64>>>,
 }
@@ -67,6 +69,7 @@ impl Overlaps {
     pub(super) fn of(stages: usize) -> Self {
         Self {
             tracks: vec![Track::default(); stages],
+            known_us: [0; 2],
             known: vec![vec![None; stages]; stages],
         }
     }
@@ -109,15 +112,14 @@ impl Overlaps {
             track.observe(i, &done, &busy);
             track.waiting = waits.into();
         }
-        let needed_us = self
-            .tracks
-            .iter()
-            .flat_map(|t| &t.waiting)
-            .map(|s| s.from_us)
-            .min();
-        let needed_us = needed_us.unwrap_or(known_us).min(known_us);
+        let waiting = self.tracks.iter().flat_map(|t| &t.waiting);
+        let first_us = waiting.map(|s| s.from_us).min().unwrap_or(known_us);
+        let needed_us = first_us.min(self.known_us[0]);
+        self.known_us = [self.known_us[1], known_us];
         for (track, mut union) in self.tracks.iter_mut().zip(busy) {
             union.retain(|(_, to)| *to > needed_us);
+            let most = union.len().saturating_sub(WAITING_MAX);
+            union.drain(..most);
             track.past = union;
         }
     }
@@ -386,6 +388,35 @@ mod tests {
             let u = o.shares().unwrap()[0][1];
             assert!((u - on_ms as f64 / 100.0).abs() < 0.02, "{u}");
         }
+    }
+
+    /// A long interval is reported when it ends: what was beside its beginning has been reported long before.
+    #[test]
+    fn an_interval_that_began_windows_ago_is_still_compared_with_what_was_beside_it() {
+        let mut o = Overlaps::of(2);
+        let report = |stage, at, start_us_ago, dur_us| Report {
+            stage: StageId(stage),
+            worker: WorkerId(0),
+            at: Time(at),
+            lanes: 1,
+            busy: vec![Busy {
+                lane: 0,
+                start_us_ago,
+                dur_us,
+                units: 1.0,
+                batch: 1,
+            }],
+            steps: Vec::new(),
+        };
+        for w in 1..=6_u64 {
+            // The second stage is busy all the time and says so each second; the first one after two seconds.
+            o.ingest(&report(1, 1_000 * w, 1_000_000, 1_000_000));
+            if w % 2 == 0 {
+                o.ingest(&report(0, 1_000 * w, 2_000_000, 2_000_000));
+            }
+            o.close();
+        }
+        assert_eq!(o.shares().unwrap()[0][1], 1.0);
     }
 
     #[test]

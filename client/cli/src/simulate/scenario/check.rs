@@ -17,7 +17,7 @@ use super::file::{
     Distribution, DriftFile, DriftKind, JobEntry, NodeFile, PointFile, ScenarioFile, TruthFile,
 };
 use super::{Detectors, Fidelity, Job, Nodes, Scenario, Truth};
-use crate::cmd::plan::read_profiles;
+use crate::cmd::calibrate::read_profiles;
 use crate::fail::Failure;
 use crate::jobfile::{JobFile, mistake};
 use crate::nearest::nearest;
@@ -380,6 +380,7 @@ fn points_law(points: &[PointFile]) -> Result<Law, String> {
             rate: Rate::clamped(p.units_per_s),
             memory: Bytes(0),
             weight: 1.0,
+            ..Point::default()
         })
         .collect();
     let curve = Curve::fit(&points, &[], 1.0, 1);
