@@ -130,18 +130,17 @@ fn run(c: &mut Criterion, label: &str, gpus: u16, jobs: u32) {
         .map(|j| j.1.iter().map(Some).collect())
         .collect();
     let tenant = name("t");
-    let bidder = |((spec, _), profiles)| -> Bidder<'_> {
-        let profiles: &Vec<Option<&Profile>> = profiles;
-        Bidder {
+    let mut bidders: Vec<Bidder<'_>> = Vec::new();
+    for ((spec, _), profiles) in known.iter().zip(&profiles) {
+        bidders.push(Bidder {
             inputs: Inputs {
                 profiles,
                 ..Inputs::declared(spec)
             },
             previous: None,
             tenant: &tenant,
-        }
-    };
-    let bidders: Vec<Bidder<'_>> = known.iter().zip(&profiles).map(bidder).collect();
+        });
+    }
     plan_together(&bidders, &node, &room, &[]).expect("plans");
     c.bench_function(label, |b| {
         b.iter(|| plan_together(black_box(&bidders), &node, &room, &[]));

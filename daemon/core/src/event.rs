@@ -14,6 +14,10 @@ use crate::node::{Node, Unavailable};
 
 /// A durable change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a whole job or lease comes once in its life; boxes would stand in everybody's way"
+)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Event {
     /// The hardware was seen for the first time, or it changed.

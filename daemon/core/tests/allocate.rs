@@ -41,6 +41,20 @@ struct Seen {
     ebrl_worst: u64,
 }
 
+impl Seen {
+    /// What `ebrl` got where `most` was to be had.
+    fn lost(&mut self, i: u64, got: f64, most: f64) {
+        self.ebrl_lost += u64::from(got < most);
+        if most > 0.0 {
+            let loss = 1.0 - got / most;
+            self.ebrl_loss += loss;
+            if loss > self.ebrl_most {
+                (self.ebrl_most, self.ebrl_worst) = (loss, i);
+            }
+        }
+    }
+}
+
 #[test]
 fn waterfill_equals_exhaustive_search_and_ebrl_never_beats_it() {
     let mut seen = Seen::default();
@@ -160,15 +174,7 @@ fn check(p: &Problem, i: u64, seen: &mut Seen) {
     seen.caps += u64::from(p.sm_mode == SmMode::Cap);
     seen.sms_bind += u64::from(best.marginals.sms > 0.0);
     seen.cores_bind += u64::from(best.marginals.core > 0.0);
-    let (got, most) = (searched(p, &ebrl), searched(p, &best));
-    seen.ebrl_lost += u64::from(got < most);
-    if most > 0.0 {
-        let loss = 1.0 - got / most;
-        seen.ebrl_loss += loss;
-        if loss > seen.ebrl_most {
-            (seen.ebrl_most, seen.ebrl_worst) = (loss, i);
-        }
-    }
+    seen.lost(i, searched(p, &ebrl), searched(p, &best));
     let roomy = |f: fn(&mut Problem)| {
         let mut p = p.clone();
         f(&mut p);

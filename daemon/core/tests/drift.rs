@@ -1,7 +1,12 @@
 //! Detection, as a table: how soon a change is seen, how often none is, and what is lost, for noise, changes and both
 //! detectors. `EVENKEEL_DRIFT_SEEDS` sets how many seeds each cell takes; the lines that begin with `drift:` are read by
 //! `make accept`.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that tells its figures"
+)]
 mod drifting;
 
 use drifting::{Job, Slow, clairvoyant, cusum, streak};

@@ -1,6 +1,11 @@
 //! Several jobs: no other allocation is lexicographically better, by exhaustive search over two or three jobs on small
 //! nodes; refusals are justified by it; nobody loses when a job leaves; the order of the jobs does not matter.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that tells its figures"
+)]
 mod oracle;
 
 use core::cmp::Ordering;

@@ -1,6 +1,11 @@
 //! Many jobs on many GPUs, planned at once: nothing is given twice, every rule holds, the order of the jobs does not
 //! matter, planning again changes nothing, and who can have everybody's least is not refused.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that tells its figures"
+)]
 mod oracle;
 
 use std::collections::BTreeMap;

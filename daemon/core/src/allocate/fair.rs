@@ -97,6 +97,13 @@ struct Stand {
     settled: bool,
 }
 
+/// What everybody has taken: of each job's offers one, and what that makes of each limit.
+struct Taken<'t> {
+    offered: &'t [Rc<Vec<Offer>>],
+    picks: &'t [usize],
+    used: &'t [u64],
+}
+
 struct Arena<'a> {
     claims: &'a [Claim<'a>],
     limits: &'a [u64],
@@ -287,17 +294,13 @@ impl<'a> Arena<'a> {
 
     /// Whether job `j` alone could have `level` beside what all have: a test for each job of a round, so it starts from
     /// what is there.
-    fn could_rise(
-        &mut self,
-        (offered, picks, used): (&[Rc<Vec<Offer>>], &[usize], &[u64]),
-        j: usize,
-        level: f64,
-    ) -> bool {
+    fn could_rise(&mut self, now: &Taken<'_>, j: usize, level: f64) -> bool {
         let more = self.offered(j, level);
         if more.is_empty() {
             return false;
         }
-        let (mut offered, mut picks, mut used) = (offered.to_vec(), picks.to_vec(), used.to_vec());
+        let (mut offered, mut picks) = (now.offered.to_vec(), now.picks.to_vec());
+        let mut used = now.used.to_vec();
         for (limit, part) in &self.claims[j].counts {
             used[*limit] -= offered[j][picks[j]].part(*part);
             used[*limit] += more[0].part(*part);
@@ -440,11 +443,15 @@ impl<'a> Arena<'a> {
                 return best;
             };
             let used = self.used(&offered, &picks);
+            let now = Taken {
+                offered: &offered,
+                picks: &picks,
+                used: &used,
+            };
             let mut stuck = 0;
             for j in &rising {
                 let more = next.min(self.offers[*j].best());
-                let rises =
-                    more > stands[*j].level && self.could_rise((&offered, &picks, &used), *j, more);
+                let rises = more > stands[*j].level && self.could_rise(&now, *j, more);
                 if !rises {
                     stands[*j].settled = true;
                     stuck += 1;

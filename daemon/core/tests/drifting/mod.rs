@@ -224,8 +224,8 @@ impl Job {
     /// One window with these true factors and this noise on each stage's rate.
     pub fn window(&mut self, slow: Slow, noise: f64) {
         self.windows += 1;
-        for i in 0..3 {
-            let rate = alone(i, self.plan.stages[i].sms.0) / slow[i];
+        for (i, slow) in slow.iter().enumerate() {
+            let rate = alone(i, self.plan.stages[i].sms.0) / slow;
             let units = rate * self.rng.about_one(noise);
             let step = StepReport {
                 n: self.windows,

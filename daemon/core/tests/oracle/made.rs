@@ -41,7 +41,7 @@ const GPU_SMS: u32 = 16;
 fn rate(shape: Shape, cores: u32, sms: u32, batch: u32) -> f64 {
     let q = f64::from(sms);
     match shape {
-        Shape::NonMonotone => 10.0 * q + if sms % 3 == 0 { -14.0 } else { 5.0 },
+        Shape::NonMonotone => 10.0 * q + if sms.is_multiple_of(3) { -14.0 } else { 5.0 },
         Shape::Flat => 60.0,
         Shape::Cliff => {
             if sms >= 7 {
@@ -127,11 +127,11 @@ pub fn made(i: u64) -> Problem {
             memory: Bytes([4_000, 9_000, 21_000][(i % 3) as usize]),
         },
         stages,
-        groups: if i % 5 == 0 { 1 } else { 2 },
+        groups: if i.is_multiple_of(5) { 1 } else { 2 },
         eta: None,
         yielded: 1.0,
         kappa: None,
-        sm_mode: if i % 7 == 0 {
+        sm_mode: if i.is_multiple_of(7) {
             SmMode::Cap
         } else {
             SmMode::Reserve
