@@ -14,14 +14,18 @@ use super::queue::Ahead;
 use super::room::{counted_for, free_room};
 use crate::allocate::{Bidder, Portion, Room, TenantRoom, plan_together};
 use crate::event::Event;
-use crate::id::{JobId, Name};
-use crate::job::{Job, JobPhase, Plan};
+use crate::id::{GpuId, JobId, Name};
+use crate::job::{Job, JobPhase, Plan, StagePlan};
 use crate::state::{Durable, Kind, Place};
-use crate::unit::Rate;
+use crate::unit::{Rate, Sms};
 use crate::volatile::Volatile;
 
 /// A job that could begin at once with at least this share of its fair part begins so, and nobody gives anything.
 const GOOD_ENOUGH: f64 = 0.98;
+
+/// Jobs that are planned together in one step, the newcomer among them: everybody waits for the step. With more, those that
+/// came last keep what they have.
+const SHARING_MAX: usize = 16;
 
 /// The jobs that may give: those that run, with a priority of at most `most`, and whose shares may move.
 fn movable(d: &Durable, most: i32) -> impl Iterator<Item = &Job> {
@@ -29,7 +33,25 @@ fn movable(d: &Durable, most: i32) -> impl Iterator<Item = &Job> {
         let runs = j.phase == JobPhase::Admitted && j.plan.is_some();
         runs && j.spec.rebalance.enabled && j.spec.priority <= most
     };
-    d.jobs().values().filter(moves)
+    d.jobs().values().filter(moves).take(SHARING_MAX - 1)
+}
+
+/// Whether the declared least of these jobs is no more than the room has of cores and of SMs altogether: a plan is only
+/// looked for where it is.
+fn least_fits(jobs: &[&Job], room: &Room) -> bool {
+    let (mut cores, mut sms) = (0_u64, 0_u64);
+    for job in jobs {
+        let gpus = match job.spec.gpus.len() {
+            0 => u64::from(job.spec.gpu_count.max(1)),
+            n => n as u64,
+        };
+        for stage in &job.spec.stages {
+            cores += u64::from(stage.cores.0);
+            sms += u64::from(stage.sms.0.0) * gpus;
+        }
+    }
+    let has: u64 = room.gpus.values().map(|(sms, _)| u64::from(sms.0)).sum();
+    cores <= room.cores.len().into() && sms <= has
 }
 
 /// What these jobs may have together: what is free and what is counted for them.
@@ -98,7 +120,7 @@ pub(super) fn admit(
     super::room::set_aside_all(d, &jobs, &mut free);
     let room = room_of_all(d, free, &jobs);
     let who: Vec<JobId> = jobs.iter().map(|j| j.id).collect();
-    if v.fits.was_shared_in_vain(job.id, &room, &who) {
+    if !least_fits(&jobs, &room) || v.fits.was_shared_in_vain(job.id, &room, &who) {
         return Vec::new();
     }
     let Some(portions) = together(d, v, &jobs, &room) else {
@@ -123,13 +145,13 @@ pub(super) fn admit(
 /// What somebody has left, in fair parts, if that is worth a move for anybody. Nobody takes what somebody waits for.
 pub(super) fn spread(d: &Durable, v: &mut Volatile) -> Vec<Event> {
     let jobs: Vec<&Job> = movable(d, i32::MAX).collect();
-    if jobs.is_empty() {
-        return Vec::new();
-    }
     let mut free = free_room(d);
     super::room::set_aside_all(d, &jobs, &mut free);
     let last = Place::last_of(i32::MIN);
     Ahead::before(d, v, last).leave(&mut free);
+    if !jobs.iter().any(|job| could_use(job, &free)) {
+        return Vec::new();
+    }
     let room = room_of_all(d, free, &jobs);
     let Some(portions) = together(d, v, &jobs, &room) else {
         return Vec::new();
@@ -145,6 +167,16 @@ pub(super) fn spread(d: &Durable, v: &mut Volatile) -> Vec<Event> {
     replanned(&jobs, &portions, "there is room that a job has left")
 }
 
+/// Whether a job may have more of something that is free.
+fn could_use(job: &Job, free: &Room) -> bool {
+    let Some(plan) = &job.plan else { return false };
+    let mut stages = job.spec.stages.iter().zip(&plan.stages);
+    let has_sms = |id: &GpuId| free.gpus.get(id).is_some_and(|(sms, _)| *sms > Sms(0));
+    let sms = !plan.gpus.is_empty() && plan.gpus.iter().all(has_sms);
+    let cores = !free.cores.is_empty();
+    stages.any(|(spec, now)| (cores && now.cores < spec.cores.1) || (sms && now.cap < spec.sms.1))
+}
+
 /// The jobs whose shares change.
 fn replanned(jobs: &[&Job], portions: &[Portion], why: &str) -> Vec<Event> {
     let changed = |(job, portion): (&&Job, &Portion)| {
@@ -153,7 +185,7 @@ fn replanned(jobs: &[&Job], portions: &[Portion], why: &str) -> Vec<Event> {
             let stages = p.stages.iter();
             stages.map(|s| (s.workers.clone(), s.batch)).collect()
         };
-        if shares(had) == shares(&portion.plan) {
+        if shares(had) == shares(&portion.plan) || may_stay(job, had, portion) {
             return None;
         }
         Some(Event::JobReplanned {
@@ -163,6 +195,26 @@ fn replanned(jobs: &[&Job], portions: &[Portion], why: &str) -> Vec<Event> {
         })
     };
     jobs.iter().zip(portions).filter_map(changed).collect()
+}
+
+/// Whether a job can keep its plan, though another one was found: it is in nobody's way, and hardly worse. Nobody was given
+/// any of its cores then: who needs no fewer than it had is planned on its own.
+fn may_stay(job: &Job, had: &Plan, portion: &Portion) -> bool {
+    let takes = |p: &Plan| {
+        let sum = |f: fn(&StagePlan) -> u64| p.stages.iter().map(f).sum::<u64>();
+        [
+            sum(|s| s.cores.into()),
+            sum(|s| s.sms.0.into()),
+            sum(|s| s.memory.0),
+        ]
+    };
+    let no_more = takes(had)
+        .iter()
+        .zip(takes(&portion.plan))
+        .all(|(had, has)| *had <= has);
+    let gain = portion.solution.theta.get() - had.theta.get();
+    let hardly = gain <= job.spec.rebalance.min_gain * had.theta.get();
+    had.gpus == portion.plan.gpus && no_more && hardly
 }
 
 fn reason(why: &str, had: &Plan, portion: &Portion) -> String {
