@@ -101,7 +101,9 @@ impl Overlaps {
 
     /// A window has closed: what all stages have reported joins the sums.
     pub(super) fn close(&mut self) {
-        let known_us = self.tracks.iter().map(|t| t.reported_us).min().unwrap_or(0);
+        // A stage that reports nothing at all (of another role, say) is waited for by nobody.
+        let reported = self.tracks.iter().map(|t| t.reported_us);
+        let known_us = reported.filter(|us| *us > 0).min().unwrap_or(0);
         let busy: Vec<Vec<(u64, u64)>> = self.tracks.iter().map(Track::union).collect();
         for (i, track) in self.tracks.iter_mut().enumerate() {
             track.fit.forget(MEMORY);
