@@ -164,4 +164,9 @@ fn a_job_of_which_nothing_is_measured_gets_a_guess_of_its_part() {
     let why = s.job(2).plan.as_ref().unwrap().why.join(" ");
     assert!(why.contains("its part is a guess"), "{why}");
     assert_eq!((sms(&s, 1), sms(&s, 2)), (vec![26, 26], vec![24, 24]));
+    let _ = s.run(Command::Cancel {
+        caller: caller("alice"),
+        job: name("second"),
+    });
+    assert_eq!(sms(&s, 1), [50, 50], "and has everything back");
 }

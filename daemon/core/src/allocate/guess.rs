@@ -12,14 +12,11 @@ const ANY: f64 = 1.0;
 /// The problem with a guessed curve for each stage that has none: at the share that it gets `alone` it keeps up with
 /// the others, and with less it does less in proportion. None if every stage of the balance was measured.
 pub(super) fn filled_in(problem: &Problem, alone: &Solution) -> Option<Problem> {
-    let missing = |i: &usize| {
-        let stage = &problem.stages[*i];
-        stage.curve.is_none() && stage.role != crate::job::Role::Other
-    };
-    let missing: Vec<usize> = (0..problem.stages.len()).filter(missing).collect();
-    if missing.is_empty() {
+    if problem.balanced_throughout() {
         return None;
     }
+    let missing = (0..problem.stages.len()).filter(|i| problem.is_unmeasured(*i));
+    let missing: Vec<usize> = missing.collect();
     let theta = if alone.theta > Rate::ZERO {
         alone.theta.get()
     } else {

@@ -302,6 +302,16 @@ impl Problem {
             .is_some_and(|s| s.role != Role::Other && s.curve.is_some())
     }
 
+    /// Whether the stage counts in the balance and nothing of it was measured.
+    pub(crate) fn is_unmeasured(&self, stage: usize) -> bool {
+        let stage = self.stages.get(stage);
+        stage.is_some_and(|s| s.role != Role::Other && s.curve.is_none())
+    }
+    /// Whether every stage that counts was measured.
+    pub(crate) fn balanced_throughout(&self) -> bool {
+        !(0..self.stages.len()).any(|i| self.is_unmeasured(i))
+    }
+
     /// Job throughput from the stages' rates: `(T_r, T_train, Θ)`. `T_r = η · yield · min` over rollout stages, or
     /// `η · yield / Σ 1/T` where one group runs them in turn; a missing side takes the other's value.
     pub fn combine(&self, rates: &[f64]) -> (f64, f64, f64) {

@@ -4,6 +4,7 @@
 //! left, the what-if simulation likewise. Jobs that keep what they have take no part: their shares are not in the room.
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::fair::{Allotment, Allotments, Claim, Part, allot};
@@ -113,9 +114,9 @@ pub fn plan_together(
         .collect())
 }
 
-fn sentence(jobs: usize, part: f64, weight: f64, exact: bool) -> alloc::string::String {
+fn sentence(jobs: usize, part: f64, weight: f64, exact: bool) -> String {
     let heavy = if weight == 1.0 {
-        alloc::string::String::new()
+        String::new()
     } else {
         format!(" (its weight is {weight})")
     };
@@ -330,7 +331,9 @@ fn split(
             a.sms.saturating_add(sms),
             a.memory.saturating_add(memory),
         );
-        let mut solution = solve(&problem, e.before.as_ref())?;
+        // A stage that was never measured would keep what it had: here its part is what it goes by.
+        let measured = problem.balanced_throughout();
+        let mut solution = solve(&problem, e.before.as_ref().filter(|_| measured))?;
         if let Some(now) = &e.before {
             keep_caps(&mut solution, e.bidder.inputs.pinned, now);
         }

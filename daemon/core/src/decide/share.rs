@@ -17,7 +17,7 @@ use crate::event::Event;
 use crate::id::{GpuId, JobId, Name};
 use crate::job::{Job, JobPhase, Plan, StagePlan};
 use crate::state::{Durable, Kind, Place};
-use crate::unit::{Rate, Sms};
+use crate::unit::Sms;
 use crate::volatile::Volatile;
 
 /// A job that could begin at once with at least this share of its fair part begins so, and nobody gives anything.
@@ -128,7 +128,7 @@ pub(super) fn admit(
         return Vec::new();
     };
     let own = &portions[portions.len() - 1];
-    if alone.is_some_and(|plan| plan.theta.get() >= GOOD_ENOUGH * own.solution.theta.get()) {
+    if alone.is_some_and(|plan| gain(plan, own) <= 1.0 / GOOD_ENOUGH - 1.0) {
         return Vec::new();
     }
     let why = format!("job {} came", job.spec.name);
@@ -157,9 +157,8 @@ pub(super) fn spread(d: &Durable, v: &mut Volatile) -> Vec<Event> {
         return Vec::new();
     };
     let gains = |(job, portion): (&&Job, &Portion)| {
-        let had = job.plan.as_ref().map_or(Rate::ZERO, |p| p.theta);
-        let (had, has) = (had.get(), portion.solution.theta.get());
-        has > had * (1.0 + job.spec.rebalance.min_gain)
+        let had = job.plan.as_ref();
+        had.is_some_and(|had| gain(had, portion) > job.spec.rebalance.min_gain)
     };
     if !jobs.iter().zip(&portions).any(gains) {
         return Vec::new();
@@ -200,21 +199,33 @@ fn replanned(jobs: &[&Job], portions: &[Portion], why: &str) -> Vec<Event> {
 /// Whether a job can keep its plan, though another one was found: it is in nobody's way, and hardly worse. Nobody was given
 /// any of its cores then: who needs no fewer than it had is planned on its own.
 fn may_stay(job: &Job, had: &Plan, portion: &Portion) -> bool {
-    let takes = |p: &Plan| {
-        let sum = |f: fn(&StagePlan) -> u64| p.stages.iter().map(f).sum::<u64>();
-        [
-            sum(|s| s.cores.into()),
-            sum(|s| s.sms.0.into()),
-            sum(|s| s.memory.0),
-        ]
-    };
     let no_more = takes(had)
         .iter()
         .zip(takes(&portion.plan))
         .all(|(had, has)| *had <= has);
-    let gain = portion.solution.theta.get() - had.theta.get();
-    let hardly = gain <= job.spec.rebalance.min_gain * had.theta.get();
+    let hardly = gain(had, portion) <= job.spec.rebalance.min_gain;
     had.gpus == portion.plan.gpus && no_more && hardly
+}
+
+/// Cores, SMs and bytes of all stages.
+fn takes(plan: &Plan) -> [u64; 3] {
+    let sum = |f: fn(&StagePlan) -> u64| plan.stages.iter().map(f).sum::<u64>();
+    [
+        sum(|s| s.cores.into()),
+        sum(|s| s.sms.0.into()),
+        sum(|s| s.memory.0),
+    ]
+}
+
+/// What a job gains by its part, relative to a plan. Of what was never measured, more cores and SMs are the gain.
+fn gain(had: &Plan, portion: &Portion) -> f64 {
+    let (before, after) = (had.theta.get(), portion.solution.theta.get());
+    if before > 0.0 && after > 0.0 {
+        return after / before - 1.0;
+    }
+    let both = takes(had).into_iter().zip(takes(&portion.plan)).take(2);
+    let more = both.map(|(had, has)| has as f64 / had.max(1) as f64 - 1.0);
+    more.fold(0.0, f64::max)
 }
 
 fn reason(why: &str, had: &Plan, portion: &Portion) -> String {
