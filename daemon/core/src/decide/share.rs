@@ -17,7 +17,7 @@ use crate::event::Event;
 use crate::id::{GpuId, JobId, Name};
 use crate::job::{Job, JobPhase, Plan, StagePlan};
 use crate::state::{Durable, Kind, Place};
-use crate::unit::Sms;
+use crate::unit::{Rate, Sms};
 use crate::volatile::Volatile;
 
 /// A job that could begin at once with at least this share of its fair part begins so, and nobody gives anything.
@@ -230,6 +230,12 @@ fn gain(had: &Plan, portion: &Portion) -> f64 {
 
 fn reason(why: &str, had: &Plan, portion: &Portion) -> String {
     let (before, after) = (had.theta, portion.solution.theta);
+    if after == Rate::ZERO {
+        let ([c0, s0, _], [c1, s1, _]) = (takes(had), takes(&portion.plan));
+        return format!(
+            "{why}: nothing of this job was measured; cores {c0} → {c1}, SMs {s0} → {s1}."
+        );
+    }
     let part = 100.0 * portion.level;
     format!("{why}: from {before} to {after}, {part:.0} % of what it would do alone by its weight.")
 }
