@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::curve::Point;
+use crate::curve::corun::Caps;
 use crate::grant::{Resize, Vector};
 use crate::id::{BodyHash, GpuId, JobId, LeaseId, Name, RequestId, StageId};
 use crate::unit::{Bytes, Millis, Rate, Sms};
@@ -255,6 +256,10 @@ pub struct Plan {
     pub by: Name,
     /// Sentences for a person: what binds, what one more core, SM or GiB would bring, what is a guess.
     pub why: Vec<String>,
+    /// How far stages may go beyond their guarantees, as trials of such caps did best. Plans of before there were any read as
+    /// not at all.
+    #[serde(default)]
+    pub caps: Caps,
 }
 
 /// Where a job is in its life.

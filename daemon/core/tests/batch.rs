@@ -88,6 +88,7 @@ fn plan(parts: [Part; 2]) -> Plan {
         binding: StageId(0),
         by: name("waterfill"),
         why: vec![],
+        caps: Default::default(),
     }
 }
 

@@ -120,6 +120,7 @@ fn problem(stages: Vec<Stage>, enforceable: Vec<Sms>) -> Problem {
         kappa: None,
         sm_mode: SmMode::Reserve,
         policy: Policy::Waterfill,
+        caps: Default::default(),
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a job waits for, in a sentence: what is short, by how much and who has it, or who comes first. What of that is
 //! another tenant's is not told. Called by `grpc::plans`, when a person asks.
 
-use evenkeel_core::allocate::{self, Inputs, Refusal, Room};
+use evenkeel_core::allocate::{self, Refusal, Room};
 use evenkeel_core::command::{Caller, Rejection};
 use evenkeel_core::curve::Profile;
-use evenkeel_core::decide::job::{kappa_of, profiles_of};
+use evenkeel_core::decide::job::{inputs_of, profiles_of};
 use evenkeel_core::decide::queue::{Waits, free_for, waits_for};
 use evenkeel_core::id::JobId;
 use evenkeel_core::job::{Job, JobPhase};
@@ -72,14 +72,7 @@ impl Attempt {
     /// Why there is no plan; none if there is one.
     fn refusal(self) -> Option<Refusal> {
         let profiles: Vec<Option<&Profile>> = self.profiles.iter().map(Option::as_ref).collect();
-        let kappa = kappa_of(&self.job, &profiles);
-        let inputs = Inputs {
-            profiles: &profiles,
-            scale: &self.job.scale,
-            learned: &self.job.learned,
-            kappa: kappa.as_deref(),
-            ..Inputs::declared(&self.job.spec)
-        };
+        let inputs = inputs_of(&self.job, &profiles, &[]);
         let previous = self.job.plan.as_ref();
         allocate::plan(&inputs, &self.node, &self.room, previous).err()
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use evenkeel_core::allocate::{self, Inputs, Refusal, Room};
 use evenkeel_core::command::{Caller, Rejection, Resource};
 use evenkeel_core::cpuset::CpuSet;
-use evenkeel_core::curve::{Point, Profile, corun};
-use evenkeel_core::decide::job::{kappa_of, profiles_of};
+use evenkeel_core::curve::Profile;
+use evenkeel_core::decide::job::{inputs_of, profiles_of};
 use evenkeel_core::grant::Vector;
 use evenkeel_core::id::{GpuId, Name};
 use evenkeel_core::job::{Job, JobSpec, MEMORY_MAX, Plan};
@@ -40,9 +40,8 @@ pub(super) struct Gathered {
     node: Node,
     room: Room,
     profiles: Vec<Option<Profile>>,
-    scale: Vec<f64>,
-    learned: Vec<Vec<Point>>,
-    kappa: Option<Vec<Vec<f64>>>,
+    /// What was learned live of the job.
+    live: Option<Job>,
     previous: Option<Plan>,
 }
 
@@ -101,18 +100,11 @@ impl Question {
             .collect();
         // What was learned live belongs to the stored profiles and to this pool.
         let live = same.filter(|_| self.profiles.is_empty());
-        let known: Vec<Option<&Profile>> = profiles.iter().map(Option::as_ref).collect();
-        let kappa = match live {
-            Some(job) => kappa_of(job, &known),
-            None => corun::kappa(&known),
-        };
         Gathered {
             profiles,
             node,
             room,
-            scale: live.map(|j| j.scale.clone()).unwrap_or_default(),
-            learned: live.map(|j| j.learned.clone()).unwrap_or_default(),
-            kappa,
+            live: live.cloned(),
             previous: same
                 .filter(|_| self.cores.is_none() && self.sms.is_none() && self.memory.is_none())
                 .and_then(|j| j.plan.clone()),
@@ -237,12 +229,11 @@ impl Gathered {
     /// Solves. May take a moment for many stages.
     pub(super) fn solve(self) -> Result<pb::Plan, Status> {
         let profiles: Vec<Option<&Profile>> = self.profiles.iter().map(Option::as_ref).collect();
+        let learned = self.live.as_ref().map(|job| inputs_of(job, &profiles, &[]));
         let inputs = Inputs {
             profiles: &profiles,
-            scale: &self.scale,
-            learned: &self.learned,
-            kappa: self.kappa.as_deref(),
-            ..Inputs::declared(&self.spec)
+            spec: &self.spec,
+            ..learned.unwrap_or(Inputs::declared(&self.spec))
         };
         let solved = allocate::plan(&inputs, &self.node, &self.room, self.previous.as_ref());
         let (mut plan, _) = solved.map_err(|refusal| self.refused(&refusal))?;

@@ -193,6 +193,7 @@ pub(crate) fn plan(stages: Vec<Vec<Vector>>, rng: &mut Rng) -> Plan {
         binding: StageId(1),
         by: name("waterfill"),
         why: vec!["it's \"quoted\"; and ünïcode".into()],
+        caps: evenkeel_core::curve::corun::Caps::HalfMore,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The lines of calibration, interference, several jobs and what-if: one file each. Most of them run a property test of the
 //! core in a release build and read the line that it prints.
+mod corun;
 mod detect;
 mod search;
 mod speed;
@@ -16,6 +17,7 @@ pub(crate) fn measure(run: &Run, number: u8) -> anyhow::Result<Vec<Row>> {
     match number {
         1 => search::measure(run),
         2 => search::fairness(run),
+        3 => corun::measure(run),
         4 => trials::measure(run),
         5 => detect::measure(run),
         6 => speed::measure(run),

@@ -135,6 +135,7 @@ impl Load {
             staleness: STALENESS,
             depth: DEPTH,
             step_ns,
+            step_spread_permille: 0,
             hop_ns: HOP_NS,
         }
     }

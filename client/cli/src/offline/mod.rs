@@ -51,10 +51,8 @@ pub(crate) fn plan(
     let (node, room) = sizes.node(&declared)?;
     let (chosen, remarks) = choose(spec, profiles, sizes)?;
     let known: Vec<Option<&curve::Profile>> = chosen.iter().map(Option::as_ref).collect();
-    let kappa = curve::corun::kappa(&known);
     let inputs = Inputs {
         profiles: &known,
-        kappa: kappa.as_deref(),
         ..Inputs::declared(&declared)
     };
     let (plan, _) =

@@ -145,6 +145,7 @@ impl<'a> Keeper<'a> {
             room: &self.room,
             verdict,
             costs,
+            live: &[],
         });
         let sentence = judgement.sentence();
         match &judgement.decision {

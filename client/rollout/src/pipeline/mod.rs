@@ -32,6 +32,8 @@ pub struct PipelineSpec {
     pub depth: usize,
     /// Nanoseconds of one environment step on a core.
     pub step_ns: u64,
+    /// By how much steps differ, in thousandths of `step_ns` to either side: the same in each run.
+    pub step_spread_permille: u32,
     /// Nanoseconds from one stage to another: a message, and the host's work on it.
     pub hop_ns: u64,
 }
@@ -100,6 +102,46 @@ pub enum PipelineError {
     Stuck(&'static str),
 }
 
+/// A part of the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Environments, on cores.
+    Simulation,
+    /// The policy's stream.
+    Generation,
+    /// The trainer's stream.
+    Training,
+}
+
+/// A time in which a lane worked; nanoseconds of virtual time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Busy {
+    /// Whose lane it is.
+    pub part: Part,
+    /// The core, counted from 0; 0 for a stream.
+    pub lane: u32,
+    /// When it began.
+    pub start_ns: u64,
+    /// When it ended: now.
+    pub end_ns: u64,
+    /// Work units done.
+    pub units: f64,
+}
+
+/// Hears what happens in a virtual run, as it happens: what a worker would report.
+pub trait Observer {
+    /// A lane has worked.
+    fn busy(&mut self, busy: Busy);
+    /// Training has finished its iteration `n`, and consumed so many units.
+    fn step(&mut self, n: u64, end_ns: u64, consumed: f64);
+}
+
+/// Hears nothing.
+impl Observer for () {
+    fn busy(&mut self, _: Busy) {}
+    fn step(&mut self, _: u64, _: u64, _: f64) {}
+}
+
 /// Runs a split for `warm_up + steps` training iterations and measures the last `steps` (at least 1).
 ///
 /// # Errors
@@ -110,13 +152,27 @@ pub fn run(
     warm_up: u64,
     steps: u64,
 ) -> Result<Outcome, PipelineError> {
+    run_observed(spec, split, warm_up, steps, &mut ())
+}
+
+/// [`run`], with somebody who hears everything from the start, the warm-up included.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_observed(
+    spec: &PipelineSpec,
+    split: Split,
+    warm_up: u64,
+    steps: u64,
+    observer: &mut impl Observer,
+) -> Result<Outcome, PipelineError> {
     if split.cores == 0 {
         return Err(PipelineError::Stuck("simulation has no core"));
     }
     if spec.batch == 0 || spec.envs < spec.batch || spec.chunk_steps == 0 {
         return Err(PipelineError::Stuck("no batch is ever full"));
     }
-    world::World::new(spec, split)?.run(warm_up, steps.max(1))
+    world::World::new(spec, split, observer)?.run(warm_up, steps.max(1))
 }
 
 /// All splits of the GPU's SMs between generation and training at its granularity, with each of these core counts,

@@ -27,6 +27,7 @@ fn spec() -> PipelineSpec {
         staleness: 1,
         depth: 2,
         step_ns: 100_000,
+        step_spread_permille: 0,
         hop_ns: 200_000,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use evenkeel_gpu::model::{ClientId, ClientSpec, Completion, Model, SubmissionId};
 
-use super::{Outcome, PipelineError, PipelineSpec, Split};
+use super::{Busy, Observer, Outcome, Part, PipelineError, PipelineSpec, Split};
 use crate::former::BatchFormer;
 use crate::gate::StalenessGate;
 use crate::queue::{Item, TrajectoryQueue};
@@ -16,8 +16,8 @@ enum Happening {
     Observed(u64),
     /// Simulation gets the batch's actions.
     Acted(u64),
-    /// An environment has run its chunk.
-    Stepped(usize),
+    /// An environment has run its chunk on a core, which began then.
+    Stepped(usize, u32, u64),
     /// Training gets the batch.
     Collected(u64),
     /// Generation gets new weights.
@@ -48,8 +48,9 @@ impl Tally {
     }
 }
 
-pub(super) struct World<'a> {
+pub(super) struct World<'a, O> {
     spec: &'a PipelineSpec,
+    observer: &'a mut O,
     now: u64,
     agenda: BTreeSet<(u64, u64, Happening)>,
     happenings: u64,
@@ -63,7 +64,7 @@ pub(super) struct World<'a> {
     flight: VecDeque<u64>,
     gate: StalenessGate,
     known: u64,
-    free_cores: u32,
+    free_cores: BTreeSet<u32>,
     cores: u32,
     ready: VecDeque<usize>,
     queue: TrajectoryQueue<()>,
@@ -74,10 +75,15 @@ pub(super) struct World<'a> {
     generated: Tally,
     trained: Tally,
     next: u64,
+    luck: u64,
 }
 
-impl<'a> World<'a> {
-    pub(super) fn new(spec: &'a PipelineSpec, split: Split) -> Result<Self, PipelineError> {
+impl<'a, O: Observer> World<'a, O> {
+    pub(super) fn new(
+        spec: &'a PipelineSpec,
+        split: Split,
+        observer: &'a mut O,
+    ) -> Result<Self, PipelineError> {
         let mut model = Model::new(spec.gpu.clone());
         let client = |sms| ClientSpec { sms, memory: 0 };
         let generation = model.connect(0, client(split.generate_sms))?;
@@ -86,6 +92,7 @@ impl<'a> World<'a> {
         (0..spec.envs).for_each(|env| former.ready(env));
         Ok(Self {
             spec,
+            observer,
             now: 0,
             agenda: BTreeSet::new(),
             happenings: 0,
@@ -99,7 +106,7 @@ impl<'a> World<'a> {
             flight: VecDeque::new(),
             gate: StalenessGate::new(spec.batches_per_rollout, spec.staleness),
             known: 0,
-            free_cores: split.cores,
+            free_cores: (0..split.cores).collect(),
             cores: split.cores,
             ready: VecDeque::new(),
             queue: TrajectoryQueue::new(spec.units_per_rollout(), spec.staleness),
@@ -110,6 +117,7 @@ impl<'a> World<'a> {
             generated: Tally::default(),
             trained: Tally::default(),
             next: 0,
+            luck: 0,
         })
     }
 
@@ -162,7 +170,7 @@ impl<'a> World<'a> {
                     self.ready.extend(&batch.envs);
                 }
             }
-            Happening::Stepped(env) => self.stepped(env),
+            Happening::Stepped(env, core, began_ns) => self.stepped(env, core, began_ns),
             Happening::Collected(batch) => {
                 if let Some(batch) = self.batches.remove(&batch) {
                     self.queue.push(Item {
@@ -177,8 +185,15 @@ impl<'a> World<'a> {
         }
     }
 
-    fn stepped(&mut self, env: usize) {
-        self.free_cores += 1;
+    fn stepped(&mut self, env: usize, core: u32, began_ns: u64) {
+        self.free_cores.insert(core);
+        self.observer.busy(Busy {
+            part: Part::Simulation,
+            lane: core,
+            start_ns: began_ns,
+            end_ns: self.now,
+            units: f64::from(self.spec.chunk_steps),
+        });
         self.former.ready(env);
         let id = self.batch_of[env];
         let Some(batch) = self.batches.get_mut(&id) else {
@@ -190,9 +205,38 @@ impl<'a> World<'a> {
         }
     }
 
+    /// What the next chunk takes: each one another time, the same in each run.
+    fn chunk_ns(&mut self) -> u64 {
+        let steps = self.spec.chunk_steps.into();
+        let mean = self.spec.step_ns.saturating_mul(steps);
+        let spread = i128::from(mean) * i128::from(self.spec.step_spread_permille) / 1_000;
+        // Knuth's linear congruential generator, its upper half.
+        self.luck = self
+            .luck
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let way = i128::from(self.luck >> 32) - (1 << 31);
+        u64::try_from(i128::from(mean) + spread * way / (1 << 31)).unwrap_or(mean)
+    }
+
     fn completed(&mut self, done: Completion) {
-        let (busy_ns, units) = (done.end - done.start, self.spec.units_per_batch());
-        if done.client == self.generation {
+        let of_generation = done.client == self.generation;
+        let (part, units) = match of_generation {
+            true => (Part::Generation, self.spec.units_per_batch()),
+            false => (
+                Part::Training,
+                self.spec.units_per_rollout() / self.spec.train.len() as f64,
+            ),
+        };
+        self.observer.busy(Busy {
+            part,
+            lane: 0,
+            start_ns: done.start,
+            end_ns: done.end,
+            units,
+        });
+        let busy_ns = done.end - done.start;
+        if of_generation {
             if self.measuring {
                 self.generated.busy_ns += busy_ns;
                 self.generated.units += units;
@@ -204,13 +248,15 @@ impl<'a> World<'a> {
         }
         if self.measuring {
             self.trained.busy_ns += busy_ns;
-            self.trained.units += self.spec.units_per_rollout() / self.spec.train.len() as f64;
+            self.trained.units += units;
         }
-        if let Some((left, _)) = &mut self.iteration {
+        if let Some((left, consumed)) = &mut self.iteration {
             *left -= 1;
             if *left == 0 {
+                let consumed = *consumed;
                 self.iteration = None;
                 self.version += 1;
+                self.observer.step(self.version, self.now, consumed);
                 self.later(self.spec.hop_ns, Happening::Trained(self.version));
             }
         }
@@ -243,15 +289,12 @@ impl<'a> World<'a> {
                 (batch.rollout, batch.version) = (slot.rollout, self.known);
             }
         }
-        while self.free_cores > 0
+        while !self.ready.is_empty()
+            && let Some(core) = self.free_cores.pop_first()
             && let Some(env) = self.ready.pop_front()
         {
-            self.free_cores -= 1;
-            let chunk_ns = self
-                .spec
-                .step_ns
-                .saturating_mul(self.spec.chunk_steps.into());
-            self.later(chunk_ns, Happening::Stepped(env));
+            let chunk_ns = self.chunk_ns();
+            self.later(chunk_ns, Happening::Stepped(env, core, self.now));
         }
         if self.iteration.is_none()
             && let Some(items) = self.queue.take(self.version)

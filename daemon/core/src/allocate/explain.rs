@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use super::options::ladder;
 use super::waterfill::{Pick, Search};
 use super::{Marginals, Problem, Share, Solution, finish};
-use crate::id::Name;
+use crate::curve::corun::Caps;
+use crate::id::{Name, StageId};
 use crate::job::{Policy, Role, SmMode};
-use crate::unit::{Bytes, Rate, Sms};
+use crate::unit::{Bytes, Rate, Sms, Total as _};
 
 /// The solution of a search: shares, caps, predictions, marginals, sentences.
 pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
@@ -17,7 +18,7 @@ pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
     let theta = search.theta(&picks);
     let exact = !search.is_spent();
     let marginals = finish::marginals(search, theta);
-    let mut stages: Vec<Share> = picks
+    let stages: Vec<Share> = picks
         .iter()
         .enumerate()
         .map(|(i, p)| {
@@ -25,6 +26,9 @@ pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
             let row = &menu.rows[p.row];
             let sms = Sms(menu.ladder[p.rung]);
             let cap = match problem.sm_mode {
+                SmMode::Cap if menu.balanced && problem.caps != Caps::Reserve => {
+                    problem.reach(i, sms)
+                }
                 SmMode::Cap if menu.balanced => cap(problem, i, sms, spare),
                 _ => sms,
             };
@@ -38,30 +42,41 @@ pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
             }
         })
         .collect();
-    let yields = problem.predict(&stages);
-    for (share, rate) in stages.iter_mut().zip(&yields.rates) {
-        share.rate = *rate;
-    }
-    let rates: Vec<f64> = yields.rates.iter().map(|r| r.get()).collect();
     let mut solution = Solution {
         stages,
-        t_r: yields.t_r,
-        t_train: yields.t_train,
-        theta: yields.theta,
-        binding: problem.binding(&rates),
+        t_r: Rate::ZERO,
+        t_train: Rate::ZERO,
+        theta: Rate::ZERO,
+        binding: StageId(0),
         marginals,
         why: Vec::new(),
         by: by(problem),
         evaluations: search.evaluations,
         exact,
+        caps: problem.caps,
     };
-    solution.why = sentences(problem, &solution, spare);
+    retell(problem, &mut solution);
     if exact && search.is_spent() {
         let why =
             "The search for what more would bring reached its limit: it may be more than that.";
         solution.why.push(why.into());
     }
     solution
+}
+
+/// What a solution's shares yield under `problem`, and why: its predictions and sentences, written anew.
+pub(super) fn retell(problem: &Problem, solution: &mut Solution) {
+    let yields = problem.predict(&solution.stages);
+    for (share, rate) in solution.stages.iter_mut().zip(&yields.rates) {
+        share.rate = *rate;
+    }
+    let rates: Vec<f64> = yields.rates.iter().map(|r| r.get()).collect();
+    (solution.t_r, solution.t_train) = (yields.t_r, yields.t_train);
+    solution.theta = yields.theta;
+    solution.binding = problem.binding(&rates);
+    let used: u32 = solution.stages.iter().map(|s| s.sms.0).total();
+    let spare = problem.supply.sms.0.saturating_sub(used);
+    solution.why = sentences(problem, solution, spare);
 }
 
 /// In `cap` each stage may also use the SMs that nobody is promised.
@@ -146,6 +161,15 @@ fn sentences(problem: &Problem, solution: &Solution, spare: u32) -> Vec<String> 
                 stage.name, stage.learned
             ));
         }
+    }
+    match problem.caps {
+        Caps::Reserve => {}
+        Caps::HalfMore => why.push(
+            "Each stage may use half as many SMs again as it is promised: that did most in trials.".into(),
+        ),
+        Caps::None => why.push(
+            "Each stage may use all SMs of the GPU, whatever it is promised: that did most in trials.".into(),
+        ),
     }
     if spare > 0 && problem.sm_mode == SmMode::Reserve {
         why.push(format!(

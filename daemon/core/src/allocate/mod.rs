@@ -6,6 +6,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::curve::corun::Caps;
 use crate::curve::{Curve, spread_out};
 use crate::id::{GpuId, Name, StageId};
 use crate::job::{Plan, Policy, Role, SmMode};
@@ -95,6 +96,9 @@ pub struct Problem {
     pub kappa: Option<Vec<Vec<f64>>>,
     /// Whether spare SMs raise guarantees or caps.
     pub sm_mode: SmMode,
+    /// How far stages may go beyond their guarantees, in `cap`; `kappa` is what they cost each other then. With
+    /// [`Caps::Reserve`] it is what nobody is promised.
+    pub caps: Caps,
     /// Which algorithm.
     pub policy: Policy,
 }
@@ -152,6 +156,8 @@ pub struct Solution {
     pub evaluations: u32,
     /// False: the search hit its limit, and the answer is a good one but perhaps not the best.
     pub exact: bool,
+    /// How far stages may go beyond their guarantees.
+    pub caps: Caps,
 }
 
 /// Most batch sizes that a stage chooses from: as many as a job may declare. Of more that were measured, so many are
@@ -248,6 +254,22 @@ pub enum Infeasible {
 }
 
 impl Problem {
+    /// The SMs on each GPU that a stage can use with this guarantee while the others are busy, too: an enforceable share.
+    pub fn reach(&self, stage: usize, sms: Sms) -> Sms {
+        let Some(s) = self
+            .stages
+            .get(stage)
+            .filter(|_| self.caps != Caps::Reserve)
+        else {
+            return sms;
+        };
+        let most = self.caps.reach(sms, self.supply.sms).min(s.sms.1.max(sms));
+        let k = s.workers_per_gpu(self.supply.gpus);
+        let range = (sms, most);
+        let reached = ladder(&self.supply.enforceable, k, s.synchronous, range).pop();
+        reached.unwrap_or(sms)
+    }
+
     /// Throughput of a stage with a share: the one forward function that every search and check uses. Zero if it
     /// was never measured.
     pub fn rate(&self, stage: usize, cores: u32, sms: Sms, batch: u32) -> Rate {
@@ -455,6 +477,7 @@ impl Solution {
             by: plan.by.clone(),
             evaluations: 0,
             exact: true,
+            caps: plan.caps,
         }
     }
     /// The shares alone.

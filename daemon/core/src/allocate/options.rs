@@ -277,6 +277,7 @@ fn menu(problem: &Problem, i: usize, granule: u32, fixed: (u32, u32)) -> Menu {
     if !balanced {
         ladder.truncate(1); // a stage outside the balance gets the least that it asks for
     }
+    let reached: Vec<Sms> = ladder.iter().map(|sms| problem.reach(i, *sms)).collect();
     let mut rows = Vec::new();
     let choices = stage.choices();
     let rows_max = ROWS_MAX.min(RATES_MAX / ladder.len().max(1));
@@ -284,7 +285,7 @@ fn menu(problem: &Problem, i: usize, granule: u32, fixed: (u32, u32)) -> Menu {
     for batch in choices {
         let levels = core_levels(stage, curve, batch, problem.supply.cores.saturating_add(1));
         for cores in spread_out(levels, levels_max) {
-            let rates = problem.rates(i, cores, &ladder, batch);
+            let rates = problem.rates(i, cores, &reached, batch);
             rows.push(Row {
                 cores,
                 batch,

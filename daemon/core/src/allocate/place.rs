@@ -194,6 +194,7 @@ pub fn place(
         binding: solution.binding,
         by: solution.by.clone(),
         why: solution.why.clone(),
+        caps: solution.caps,
     })
 }
 

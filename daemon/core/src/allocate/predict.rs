@@ -29,7 +29,10 @@ pub struct Prediction {
 impl Problem {
     /// What these shares (one for each stage) yield.
     pub fn predict(&self, shares: &[Share]) -> Prediction {
-        let busy = |(i, s): (usize, &Share)| self.rate(i, s.cores, s.sms, s.batch).get();
+        let busy = |(i, s): (usize, &Share)| {
+            let usable = self.reach(i, s.sms);
+            self.rate(i, s.cores, usable, s.batch).get()
+        };
         let mut rates: Vec<f64> = shares.iter().enumerate().map(busy).collect();
         if self.kappa.is_some() {
             let alone: Vec<f64> = rates

@@ -1,13 +1,16 @@
 //! From a job and its profiles to a [`Problem`], and the whole way from a job to a plan in one call.
 use alloc::vec::Vec;
 
+use super::explain;
 use super::idle::{Idle, idle};
 use super::pin::{keep_caps, pin};
 use super::place::{Room, choose_gpus, place, supply_for};
 use super::{Infeasible, Problem, Shortage, Solution, Stage, Supply, solve};
-use crate::curve::{Curve, Point, Profile};
-use crate::job::{JobSpec, Plan, STAGES_MAX, WORKERS_MAX};
+use crate::curve::corun::Caps;
+use crate::curve::{Curve, Point, Profile, corun};
+use crate::job::{JobSpec, Plan, STAGES_MAX, SmMode, WORKERS_MAX};
 use crate::node::Node;
+use crate::unit::{Rate, Sms};
 
 /// What is known about a job beside its declaration. All slices are by stage; shorter ones count as unknown.
 #[derive(Clone, Copy, Debug)]
@@ -24,13 +27,30 @@ pub struct Inputs<'a> {
     pub eta: Option<f64>,
     /// Measured share of the rollout's units that training consumes; none: all.
     pub yielded: Option<f64>,
-    /// Measured interference.
+    /// How far stages go beyond their guarantees in the plan in force.
+    pub caps: Caps,
+    /// Interference as measured live.
     pub kappa: Option<&'a [Vec<f64>]>,
+    /// Where it was not: what the co-run trials in the profiles say counts. False: factors were measured while nothing was
+    /// known of it, and have it in them.
+    pub co_runs: bool,
     /// Stages that keep the GPU share and the batch size that the previous plan gives them.
     pub pinned: &'a [bool],
 }
 
+/// Rounds in which a split and the interference that it brings are made to agree.
+const ROUNDS: usize = 4;
+
 impl<'a> Inputs<'a> {
+    /// What the stages cost each other with these caps: as measured live; before that, as co-run trials say, near these shares.
+    pub fn interference(&self, caps: Caps, near: Option<&[Sms]>) -> Option<Vec<Vec<f64>>> {
+        match self.kappa {
+            Some(live) => Some(live.to_vec()),
+            None if self.co_runs => corun::kappa(self.profiles, caps, near),
+            None => None,
+        }
+    }
+
     /// Nothing known but the declaration.
     pub const fn declared(spec: &'a JobSpec) -> Self {
         Self {
@@ -40,7 +60,9 @@ impl<'a> Inputs<'a> {
             learned: &[],
             eta: None,
             yielded: None,
+            caps: Caps::Reserve,
             kappa: None,
+            co_runs: true,
             pinned: &[],
         }
     }
@@ -147,8 +169,9 @@ pub fn problem_for(inputs: &Inputs<'_>, supply: Supply) -> Result<Problem, BadPr
         groups: spec.groups,
         eta: inputs.eta,
         yielded: inputs.yielded.unwrap_or(1.0),
-        kappa: inputs.kappa.map(<[_]>::to_vec),
+        kappa: inputs.interference(inputs.caps, None),
         sm_mode: spec.sm_mode,
+        caps: inputs.caps,
         policy: spec.policy,
     })
 }
@@ -168,7 +191,7 @@ pub fn plan(
     if let Some(now) = &before {
         pin(&mut problem, inputs.pinned, now);
     }
-    let mut solution = solve(&problem, before.as_ref())?;
+    let mut solution = settle(inputs, &mut problem, before.as_ref())?;
     if let Some(now) = &before {
         keep_caps(&mut solution, inputs.pinned, now);
     }
@@ -177,4 +200,69 @@ pub fn plan(
     }
     let plan = place(inputs.spec, &solution, node, room, &gpus, previous)?;
     Ok((plan, solution))
+}
+
+/// The best split. How far stages may go beyond their guarantees is chosen once, before anything was measured live: in `cap`
+/// by the trials with such caps, if there are any, else not at all.
+fn settle(
+    inputs: &Inputs<'_>,
+    problem: &mut Problem,
+    previous: Option<&Solution>,
+) -> Result<Solution, Infeasible> {
+    let mut best = with_own_interference(inputs, problem, previous);
+    if inputs.kappa.is_some() || problem.sm_mode == SmMode::Reserve {
+        return best;
+    }
+    let tried = |caps: &Caps| *caps != problem.caps && inputs.interference(*caps, None).is_some();
+    let others: Vec<Caps> = Caps::ALL.into_iter().filter(tried).collect();
+    for caps in others {
+        let mut other = Problem {
+            caps,
+            kappa: inputs.interference(caps, None),
+            ..problem.clone()
+        };
+        if let Ok(found) = with_own_interference(inputs, &mut other, previous)
+            && best.as_ref().map_or(true, |best| found.theta > best.theta)
+        {
+            (*problem, best) = (other, Ok(found));
+        }
+    }
+    best
+}
+
+/// The best split with such caps. Where interference is known from co-run trials, it depends on the split: each round solves
+/// with that of the round before, and of all rounds the split counts that yields most with its own.
+fn with_own_interference(
+    inputs: &Inputs<'_>,
+    problem: &mut Problem,
+    previous: Option<&Solution>,
+) -> Result<Solution, Infeasible> {
+    let near = |s: &Solution| s.stages.iter().map(|s| s.sms).collect::<Vec<Sms>>();
+    if let (None, Some(now)) = (inputs.kappa, previous) {
+        problem.kappa = inputs.interference(problem.caps, Some(&near(now)));
+    }
+    let mut solution = solve(problem, previous)?;
+    if inputs.kappa.is_some() || problem.kappa.is_none() {
+        return Ok(solution);
+    }
+    let mut best: Option<(Rate, Problem, Solution)> = None;
+    for _ in 0..ROUNDS {
+        let kappa = inputs.interference(problem.caps, Some(&near(&solution)));
+        let is_settled = kappa == problem.kappa;
+        problem.kappa = kappa;
+        let theta = problem.predict(&solution.stages).theta;
+        if best.as_ref().is_none_or(|(most, ..)| theta > *most) {
+            best = Some((theta, problem.clone(), solution.clone()));
+        }
+        if is_settled {
+            break;
+        }
+        solution = solve(problem, previous)?;
+    }
+    let Some((_, own, mut found)) = best else {
+        return Ok(solution);
+    };
+    *problem = own;
+    explain::retell(problem, &mut found);
+    Ok(found)
 }

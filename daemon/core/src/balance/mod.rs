@@ -16,6 +16,7 @@ use crate::id::{StageId, WorkerId};
 use crate::job::{Detector, JobSpec, Plan, Role};
 use crate::unit::{Bytes, Millis, Rate, Sms, Time};
 
+pub mod blame;
 mod detect;
 mod eta;
 mod overlap;

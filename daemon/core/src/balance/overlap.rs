@@ -43,6 +43,8 @@ struct Track {
     /// Busy time, and that of it in which each stage was busy.
     busy: f64,
     beside: Vec<f64>,
+    /// A window has closed since the split is in force: before that, stages that start wait for each other.
+    in_swing: bool,
 }
 
 /// Sums of a weighted least-squares fit of τ on (1, u_1, …).
@@ -112,6 +114,7 @@ impl Overlaps {
             let (done, waits): (Vec<Spell>, Vec<Spell>) =
                 track.waiting.iter().partition(|s| s.to_us <= known_us);
             track.observe(i, &done, &busy);
+            track.in_swing = true;
             track.waiting = waits.into();
         }
         let waiting = self.tracks.iter().flat_map(|t| &t.waiting);
@@ -204,7 +207,8 @@ impl Track {
                 self.fit = Fit::default(); // a unit of another batch takes another time
             }
             let length = (s.to_us - s.from_us) as f64;
-            self.busy += length;
+            let counted = if self.in_swing { 1.0 } else { 0.0 };
+            self.busy += length * counted;
             row[0] = 1.0;
             for (j, other) in busy.iter().enumerate() {
                 let both = if i == j {
@@ -212,7 +216,7 @@ impl Track {
                 } else {
                     covered(other, s.from_us, s.to_us) as f64
                 };
-                self.beside[j] += both;
+                self.beside[j] += both * counted;
                 row[j + 1] = both / length;
             }
             if s.units > 0.0 {
@@ -259,7 +263,9 @@ impl Fit {
         }
     }
 
-    /// Coefficients and their standard errors; a variable that hardly varies has an infinite one, and 0.
+    /// Coefficients and their standard errors; a variable that hardly varies has an infinite one, and 0. No slope is below 0:
+    /// a neighbour does not help, but one that does its part of each batch in a fixed time seems to (the longer the batch
+    /// takes, the smaller its share of it), and would take the blame off the one that slows.
     fn solve(&self) -> Option<(Vec<f64>, Vec<f64>)> {
         let n = self.xy.len();
         if self.n < OBSERVATIONS_MIN || n == 0 || self.weight <= 0.0 {
@@ -267,7 +273,24 @@ impl Fit {
         }
         let mean = |a: usize| self.xx[0][a] / self.weight;
         let varies = |a: usize| self.xx[a][a] / self.weight - mean(a) * mean(a) > 1e-4;
-        let used: Vec<usize> = (0..n).filter(|a| *a == 0 || varies(*a)).collect();
+        let mut used: Vec<usize> = (0..n).filter(|a| *a == 0 || varies(*a)).collect();
+        loop {
+            let (slopes, errors) = self.solve_for(&used)?;
+            let lowest = used
+                .iter()
+                .skip(1)
+                .copied()
+                .min_by(|a, b| slopes[*a].total_cmp(&slopes[*b]));
+            match lowest.filter(|a| slopes[*a] < 0.0) {
+                Some(helps) => used.retain(|a| *a != helps),
+                None => return Some((slopes, errors)),
+            }
+        }
+    }
+
+    /// Least squares on these variables, the constant among them.
+    fn solve_for(&self, used: &[usize]) -> Option<(Vec<f64>, Vec<f64>)> {
+        let n = self.xy.len();
         let matrix: Vec<Vec<f64>> = used
             .iter()
             .map(|a| used.iter().map(|b| self.xx[*a][*b]).collect())

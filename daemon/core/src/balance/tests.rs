@@ -65,6 +65,7 @@ fn planned(rate: f64) -> Plan {
         binding: StageId(0),
         by: name("waterfill"),
         why: Vec::new(),
+        caps: Default::default(),
     }
 }
 

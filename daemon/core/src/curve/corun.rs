@@ -23,6 +23,22 @@ pub enum Caps {
     None,
 }
 
+impl Caps {
+    /// All of them, the most careful one first.
+    pub const ALL: [Self; 3] = [Self::Reserve, Self::HalfMore, Self::None];
+
+    /// How far a share reaches on a GPU with so many SMs.
+    pub fn reach(self, share: Sms, gpu: Sms) -> Sms {
+        let reached = match self {
+            Self::Reserve => share.0,
+            Self::HalfMore => share.0.saturating_add(share.0 / 2),
+            Self::None if share > Sms(0) => gpu.0,
+            Self::None => 0,
+        };
+        Sms(reached.min(gpu.0).max(share.0))
+    }
+}
+
 /// What was beside a stage when one of its points was measured. The point itself has the stage's own share, and its
 /// rate beside the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +49,7 @@ pub struct CoRun {
     pub other_sms: Sms,
     /// How far both could go beyond their shares.
     pub caps: Caps,
-    /// The stage's rate with the same share and nobody beside it.
+    /// The stage's rate with the same share, as far beyond it as `caps` allows, and nobody beside it.
     pub alone: Rate,
     /// The share of the stage's busy time in which the other was busy, too: above 0, at most 1.
     pub overlap: f64,
@@ -64,17 +80,25 @@ impl Profile {
     }
 }
 
-/// κ of a job's stages: entry `[i][j]` is what stage `j` costs stage `i`, the median over its trials with shares kept
-/// (over all its trials, where there are none with shares kept); 0 where the pair was never tried together. None: no pair
-/// was, so that nothing is known.
-pub fn kappa(profiles: &[Option<&Profile>]) -> Option<Vec<Vec<f64>>> {
+/// κ of a job's stages where all may go beyond their shares by `caps`: entry `[i][j]` is what stage `j` costs stage `i`, by the
+/// trials with such caps; 0 where the pair was never tried together. With shares kept, a pair that was tried only with higher
+/// caps is told by those. None: no pair was tried so, and nothing is known.
+///
+/// κ depends on the split: who works faster is slowed more. With `near`, the SMs on each GPU that each stage has, it is read
+/// between the trials on either side of that share, and is that of the nearest one beyond them; without, it is the median.
+pub fn kappa(
+    profiles: &[Option<&Profile>],
+    caps: Caps,
+    near: Option<&[Sms]>,
+) -> Option<Vec<Vec<f64>>> {
     let mut any = false;
     let mut all = Vec::with_capacity(profiles.len());
-    for own in profiles {
+    for (i, own) in profiles.iter().enumerate() {
+        let near = near.and_then(|near| near.get(i)).copied();
         let mut row = Vec::with_capacity(profiles.len());
         for other in profiles {
             let found = match (own, other) {
-                (Some(own), Some(other)) => of_pair(own, &other.key.stage),
+                (Some(own), Some(other)) => of_pair(own, &other.key.stage, caps, near),
                 _ => None,
             };
             any |= found.is_some();
@@ -85,22 +109,60 @@ pub fn kappa(profiles: &[Option<&Profile>]) -> Option<Vec<Vec<f64>>> {
     any.then_some(all)
 }
 
-fn of_pair(own: &Profile, other: &Name) -> Option<f64> {
+fn of_pair(own: &Profile, other: &Name, caps: Caps, near: Option<Sms>) -> Option<f64> {
     let beside = |p: &&Point| p.co_run().is_some_and(|c| c.other == *other);
-    median_of(own.points.iter().filter(beside))
+    let trials = told(own.points.iter().filter(beside), caps);
+    match near {
+        Some(near) => between(&trials, near),
+        None => median(trials.into_iter().map(|(_, kappa)| kappa).collect()),
+    }
 }
 
-/// κ by these co-run measurements of one pair.
+/// κ by these co-run measurements of one pair, whatever the split.
 pub fn median_of<'a>(points: impl IntoIterator<Item = &'a Point>) -> Option<f64> {
-    let (mut kept, mut beyond) = (Vec::new(), Vec::new());
+    let trials = told(points, Caps::Reserve);
+    median(trials.into_iter().map(|(_, kappa)| kappa).collect())
+}
+
+/// Each trial's own share and κ: those with such caps; all, where shares are kept and nobody tried that.
+fn told<'a>(points: impl IntoIterator<Item = &'a Point>, caps: Caps) -> Vec<(Sms, f64)> {
+    let (mut same, mut others) = (Vec::new(), Vec::new());
     for (point, co_run) in points.into_iter().filter_map(|p| Some((p, p.co_run()?))) {
-        let of_caps = match co_run.caps {
-            Caps::Reserve => &mut kept,
-            Caps::HalfMore | Caps::None => &mut beyond,
+        let of_caps = if co_run.caps == caps {
+            &mut same
+        } else {
+            &mut others
         };
-        of_caps.extend(co_run.kappa(point.rate));
+        of_caps.extend(co_run.kappa(point.rate).map(|kappa| (point.sms, kappa)));
     }
-    median(kept).or_else(|| median(beyond))
+    if same.is_empty() && caps == Caps::Reserve {
+        others
+    } else {
+        same
+    }
+}
+
+/// κ at a share: linear between the trials on either side of it, each the median of its repeats; flat beyond them.
+fn between(trials: &[(Sms, f64)], near: Sms) -> Option<f64> {
+    let at = |side: &dyn Fn(Sms) -> bool, best: fn(Sms, Sms) -> Sms| {
+        let share = trials
+            .iter()
+            .map(|t| t.0)
+            .filter(|s| side(*s))
+            .reduce(best)?;
+        let same = trials.iter().filter(|t| t.0 == share).map(|t| t.1);
+        Some((share, median(same.collect())?))
+    };
+    let below = at(&|s| s <= near, Sms::max);
+    let above = at(&|s| s >= near, Sms::min);
+    match (below, above) {
+        (Some((low, a)), Some((high, b))) if low < high => {
+            let part = f64::from(near.0 - low.0) / f64::from(high.0 - low.0);
+            Some(a + part * (b - a))
+        }
+        (Some((_, kappa)), _) | (None, Some((_, kappa))) => Some(kappa),
+        (None, None) => None,
+    }
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -158,14 +220,43 @@ mod tests {
         );
         let training = profile("j/train", &[("j/gen", Caps::None, 50.0, 1.0)]);
         assert_eq!(
-            kappa(&[None, Some(&generation), Some(&training)]),
+            kappa(
+                &[None, Some(&generation), Some(&training)],
+                Caps::Reserve,
+                None
+            ),
             Some(vec![
                 vec![0.0, 0.0, 0.0],
                 vec![0.0, 0.0, 0.25],
                 vec![0.0, 1.0, 0.0]
             ])
         );
-        assert_eq!(kappa(&[Some(&generation), None]), None);
-        assert_eq!(kappa(&[]), None);
+        let uncapped = kappa(&[Some(&generation), Some(&training)], Caps::None, None);
+        assert_eq!(uncapped.unwrap()[0][1], 9.0, "100 alone, 10 beside");
+        assert_eq!(kappa(&[Some(&generation), None], Caps::Reserve, None), None);
+        assert_eq!(kappa(&[], Caps::HalfMore, None), None);
+    }
+
+    #[test]
+    fn between_two_splits_kappa_is_read_between_them() {
+        let trials = [
+            (Sms(40), 0.2),
+            (Sms(80), 0.5),
+            (Sms(80), 0.7),
+            (Sms(80), 9.0),
+        ];
+        let check = |near, expect: f64| {
+            let found = between(&trials, Sms(near)).unwrap();
+            assert!(
+                (found - expect).abs() < 1e-12,
+                "{found} at {near}, not {expect}"
+            );
+        };
+        check(10, 0.2);
+        check(40, 0.2);
+        check(60, 0.45);
+        check(80, 0.7);
+        check(132, 0.7);
+        assert_eq!(between(&[], Sms(3)), None);
     }
 }

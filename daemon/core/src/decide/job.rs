@@ -14,7 +14,8 @@ use super::{Answer, Decision, find_fenced};
 use crate::allocate::{Inputs, Refusal, Room, Shortage, plan};
 use crate::balance::{JobContext, Report, StayReason, Verdict};
 use crate::command::{Caller, Rejection, Reply, Resource};
-use crate::curve::{Profile, ProfileKey, corun};
+use crate::curve::corun::Caps;
+use crate::curve::{Profile, ProfileKey};
 use crate::event::Event;
 use crate::grant::{Ask, Member};
 use crate::id::{BodyHash, Fence, LeaseId, Name, RequestId};
@@ -181,37 +182,31 @@ fn check_rules(rules: &RebalanceSpec) -> Result<(), Rejection> {
 /// The plan of a job on this room, by its profiles and what was learned live.
 pub(super) fn plan_for(d: &Durable, job: &Job, room: &Room) -> Result<Plan, Rejection> {
     let profiles = profiles_of(d, &job.tenant, &job.spec);
-    let (pinned, kappa) = (pinned(d, job), kappa_of(job, &profiles));
-    let inputs = inputs_of(job, &profiles, &pinned, kappa.as_deref());
+    let pinned = pinned(d, job);
+    let inputs = inputs_of(job, &profiles, &pinned);
     plan(&inputs, d.node(), room, job.plan.as_ref())
         .map(|(plan, _)| plan)
         .map_err(|r| refused(d, &r))
 }
 
-/// All that is known of a job. Its live efficiency of overlap is the watch's to tell.
-pub(super) fn inputs_of<'a>(
+/// All that is known of a job. What its stages cost each other is as its factors were measured with; before that, as co-run
+/// trials say. Its live efficiency of overlap is the watch's to tell.
+pub fn inputs_of<'a>(
     job: &'a Job,
     profiles: &'a [Option<&'a Profile>],
     pinned: &'a [bool],
-    kappa: Option<&'a [Vec<f64>]>,
 ) -> Inputs<'a> {
+    let refitted = job.scale.iter().any(|s| *s != 1.0) || job.learned.iter().any(|l| !l.is_empty());
     Inputs {
         scale: &job.scale,
         learned: &job.learned,
         profiles,
         pinned,
-        kappa,
+        kappa: (!job.kappa.is_empty()).then_some(&job.kappa[..]),
+        co_runs: !refitted,
+        caps: job.plan.as_ref().map_or(Caps::Reserve, |plan| plan.caps),
         ..Inputs::declared(&job.spec)
     }
-}
-
-/// What a job's stages cost each other: as its factors were measured with; before that, as co-run trials say.
-pub fn kappa_of(job: &Job, profiles: &[Option<&Profile>]) -> Option<Vec<Vec<f64>>> {
-    if !job.kappa.is_empty() {
-        return Some(job.kappa.clone());
-    }
-    let refitted = job.scale.iter().any(|s| *s != 1.0) || job.learned.iter().any(|l| !l.is_empty());
-    (!refitted).then(|| corun::kappa(profiles)).flatten()
 }
 
 /// The stages of a job whose GPU share can never change, and is in use: a new plan leaves it as it is.
@@ -435,10 +430,9 @@ fn judged(
         Some(watch) => (watch.kappa(), watch.eta()),
         None => Default::default(),
     };
-    let kappa = known_kappa(job, &profiles, &live);
     let inputs = Inputs {
         eta,
-        ..inputs_of(job, &profiles, &pinned, kappa.as_deref())
+        ..inputs_of(job, &profiles, &pinned)
     };
     let costs = rebalance::Costs {
         restarts,
@@ -452,25 +446,8 @@ fn judged(
         room: &room,
         verdict,
         costs,
+        live: &live,
     })
-}
-
-/// What is known of the interference now: what live intervals say, over what was known before.
-fn known_kappa(
-    job: &Job,
-    profiles: &[Option<&Profile>],
-    live: &[Vec<Option<f64>>],
-) -> Option<Vec<Vec<f64>>> {
-    let before = kappa_of(job, profiles).or_else(|| corun::kappa(profiles));
-    let n = job.spec.stages.len();
-    let at = |i: usize, j: usize| {
-        let live = live.get(i).and_then(|row| row.get(j)).copied().flatten();
-        let known = || before.as_ref().and_then(|k| k.get(i)?.get(j).copied());
-        live.or_else(known)
-    };
-    let any = (0..n).any(|i| (0..n).any(|j| at(i, j).is_some()));
-    let row = |i: usize| (0..n).map(|j| at(i, j).unwrap_or(0.0)).collect();
-    any.then(|| (0..n).map(row).collect())
 }
 
 /// A judgement as events, and the reason if the shares stay.

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crate::allocate::{
     Inputs, Problem, Room, Share, Solution, keep_caps, pin, place, problem_for, solve, supply_for,
 };
-use crate::balance::{Measured, REFIT_GAP, Refit, StayReason, Trigger, Verdict, refit};
+use crate::balance::{Measured, REFIT_GAP, Refit, StayReason, Trigger, Verdict, blame, refit};
 use crate::grant::Resize;
 use crate::job::Plan;
 use crate::node::Node;
@@ -31,6 +31,9 @@ pub struct Case<'a> {
     pub verdict: &'a Verdict,
     /// What moves have cost so far.
     pub costs: Costs<'a>,
+    /// What live intervals say of the interference ([`Watch::kappa`](crate::balance::Watch::kappa)); `inputs` has what was
+    /// known of it before. Empty: nothing.
+    pub live: &'a [Vec<Option<f64>>],
 }
 
 /// Measured costs of a move; what was not measured comes from the job's settings, and the decision says so.
@@ -95,7 +98,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
     let stay = |reason, detail: String| Decision::Stay { reason, detail };
     let measured = &case.verdict.measured;
     let supply = || supply_for(case.node, case.room, &case.plan.gpus);
-    let before = match problem_for(&with_yield(case.inputs, measured), supply()) {
+    let mut before = match problem_for(&with_yield(case.inputs, measured), supply()) {
         Ok(problem) => problem,
         Err(e) => {
             let decision = stay(StayReason::NotMeasured, e.to_string());
@@ -106,6 +109,8 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         }
     };
     let now = Solution::of_plan(case.plan);
+    let kappa = interference(case, &before, &now);
+    before.kappa.clone_from(&kappa);
     let refit = refit(
         &case.inputs.spec.stages,
         &before,
@@ -118,6 +123,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
     let inputs = Inputs {
         scale: &refit.scale,
         learned: &refit.learned,
+        kappa: kappa.as_deref(),
         ..case.inputs
     };
     let decision = match problem_for(&with_yield(inputs, measured), supply()) {
@@ -128,6 +134,23 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         refit: Some(refit),
         decision,
     }
+}
+
+/// What the stages cost each other, as far as it is known now. A changed load says nothing about that; a changed split does.
+fn interference(case: &Case<'_>, problem: &Problem, now: &Solution) -> Option<Vec<Vec<f64>>> {
+    let inputs = &case.inputs;
+    let shares: Vec<Sms> = now.stages.iter().map(|s| s.sms).collect();
+    let before = inputs.interference(inputs.caps, Some(&shares));
+    let refitted =
+        inputs.scale.iter().any(|s| *s != 1.0) || inputs.learned.iter().any(|l| !l.is_empty());
+    let trigger = case.verdict.trigger;
+    let fresh = trigger == Trigger::Start && !refitted;
+    let stages = inputs.spec.stages.len();
+    let known = blame::known(stages, before.as_deref(), case.live, fresh);
+    if trigger == Trigger::Detector {
+        return blame::numbers(&known);
+    }
+    blame::attribute(problem, &now.stages, &case.verdict.measured, &known, fresh)
 }
 
 fn with_yield<'a>(inputs: Inputs<'a>, measured: &Measured) -> Inputs<'a> {

@@ -9,10 +9,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::cap::Ceiling;
-use super::job::{inputs_of, kappa_of, pinned, profiles_of};
+use super::job::{inputs_of, pinned, profiles_of};
 use super::queue::Ahead;
 use super::room::{counted_for, free_room};
-use crate::allocate::{Bidder, Portion, Room, TenantRoom, plan_together};
+use crate::allocate::{Bidder, Inputs, Portion, Room, TenantRoom, plan_together};
+use crate::curve::corun::Caps;
 use crate::event::Event;
 use crate::id::{GpuId, JobId, Name};
 use crate::job::{Job, JobPhase, Plan, StagePlan};
@@ -75,15 +76,14 @@ fn together(d: &Durable, v: &Volatile, jobs: &[&Job], room: &Room) -> Option<Vec
         .map(|j| profiles_of(d, &j.tenant, &j.spec))
         .collect();
     let pins: Vec<Vec<bool>> = jobs.iter().map(|j| pinned(d, j)).collect();
-    let kappas: Vec<_> = jobs
-        .iter()
-        .zip(&profiles)
-        .map(|(job, profiles)| kappa_of(job, profiles))
-        .collect();
-    let known = jobs.iter().zip(&profiles).zip(pins.iter().zip(&kappas));
+    let known = jobs.iter().zip(&profiles).zip(&pins);
     let bidders: Vec<Bidder<'_>> = known
-        .map(|((job, profiles), (pins, kappa))| Bidder {
-            inputs: inputs_of(job, profiles, pins, kappa.as_deref()),
+        .map(|((job, profiles), pins)| Bidder {
+            // Beyond its part lies another job's: nobody counts on that.
+            inputs: Inputs {
+                caps: Caps::Reserve,
+                ..inputs_of(job, profiles, pins)
+            },
             previous: job.plan.as_ref(),
             tenant: &job.tenant,
         })

@@ -153,6 +153,7 @@ mod tests {
                     binding: Default::default(),
                     by: name("even"),
                     why: Default::default(),
+                    caps: Default::default(),
                 },
                 promised: false,
             },

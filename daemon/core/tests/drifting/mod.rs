@@ -279,6 +279,7 @@ impl Job {
             room: &self.room,
             verdict,
             costs: Costs::default(),
+            live: &[],
         };
         let judgement = judge(&case);
         match &judgement.decision {

@@ -193,6 +193,7 @@ pub fn problem(seed: u64) -> Problem {
             SmMode::Reserve
         },
         policy: Policy::Waterfill,
+        caps: Default::default(),
     }
 }
 

@@ -255,6 +255,7 @@ impl Loop {
             room: &self.room,
             verdict,
             costs: Costs::default(),
+            live: &[],
         };
         let judgement = judge(&case);
         assert!(!judgement.sentence().is_empty());
@@ -419,6 +420,7 @@ fn judged(change: impl Fn(&mut JobSpec), costs: Costs<'_>) -> Decision {
         room: &job.room,
         verdict: &verdict,
         costs,
+        live: &[],
     };
     let first = judge(&case);
     assert_eq!(first, judge(&case), "the same case, the same judgement");
