@@ -170,6 +170,11 @@ pub fn next(campaign: &Campaign<'_>) -> Next {
     }
 }
 
+/// The plan that one would get now, by the curves of what was measured; none before every stage that counts works.
+pub fn planned(campaign: &Campaign<'_>) -> Option<Solution> {
+    plan(campaign, |i| campaign.stages[i].points.clone()).map(|(_, plan)| plan)
+}
+
 /// With a stage's most: the largest batch first, the next smaller one while that does not fit.
 fn corner(campaign: &Campaign<'_>, known: &[Known]) -> Option<Trial> {
     let of = |(stage, k): (usize, &Known)| {

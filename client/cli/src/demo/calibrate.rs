@@ -85,7 +85,12 @@ pub(crate) fn simulation(load: Load, cpus: &[u32], seed: u64) -> Result<Vec<Tria
     Ok(trials)
 }
 
-fn simulate(load: Load, cpus: &[u32], seed: u64, length: Duration) -> Result<f64, DemoError> {
+pub(crate) fn simulate(
+    load: Load,
+    cpus: &[u32],
+    seed: u64,
+    length: Duration,
+) -> Result<f64, DemoError> {
     let failed = |error: evenkeel_rollout::PoolError| DemoError::Trial(error.to_string());
     let substeps = Arc::new(AtomicU32::new(load.substeps));
     let arms = (0..ENVS)
@@ -187,7 +192,7 @@ fn pair(generation: &Client, training: &Client, load: Load) -> Result<(f64, f64)
 }
 
 /// Units per second, by the device's clock, of a client that keeps two lists under way until some moment.
-fn busy(
+pub(crate) fn busy(
     client: &Client,
     list: &[KernelGroup],
     units: f64,

@@ -4,9 +4,10 @@
 //!
 //! `story` tells it with a drift, `steady` without one. `site` has directory, device and daemon; `fleet` the worker
 //! processes, which `talk` to it. `worker` is such a process; `task` (physics), `policy` (on `mlp`) and `load` (kernels)
-//! are its work, and `seeds` says how that drifts. `jobspec` is what is submitted. `calibrate`, `watch`, `observe` and
+//! are its work, and `seeds` says how that drifts. `jobspec` is what is submitted; `bench` is a trial of a stage by itself, for `evenkeel calibrate`. `calibrate`, `watch`, `observe` and
 //! `rivals` measure; `show` and `closing` tell people, `report` programs.
 
+mod bench;
 mod calibrate;
 mod closing;
 mod fleet;
@@ -91,6 +92,8 @@ pub(crate) enum Hidden {
         /// Its orders, as JSON
         orders: String,
     },
+    /// One trial of one of the demo's stages, as the benchmark of a job (examples/demo.toml)
+    Trial,
     /// The emulated GPU's device process
     #[command(hide = true)]
     Device {
@@ -174,6 +177,14 @@ impl From<DemoError> for Failure {
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
     match &args.hidden {
         Some(Hidden::Worker { orders }) => return Ok(apart(orders.clone()).await),
+        Some(Hidden::Trial) => {
+            tokio::task::spawn_blocking(bench::run)
+                .await
+                .map_err(|_| {
+                    Failure::new("demo: the trial came to an end by itself; this is a bug")
+                })??;
+            return Ok(ExitCode::SUCCESS);
+        }
         Some(Hidden::Device { dir }) => return Ok(site::device(dir)),
         Some(Hidden::Become { command }) => return Ok(site::turn_into(command)),
         None => {}

@@ -2,7 +2,8 @@
 use std::collections::BTreeSet;
 
 use evenkeel_client::{Gpu, JobSpec, Node, Profile, ProfileKey, ProfilePoint};
-use evenkeel_core::allocate::{Problem, Supply};
+use evenkeel_core::allocate::{Problem, Share, Supply};
+use evenkeel_core::curve::corun::{self, Caps};
 use evenkeel_core::trials::{self, Next, Rules, Sampled, Stop, Why};
 use evenkeel_core::unit::{Bytes, Sms};
 
@@ -90,6 +91,40 @@ impl Campaign {
         }
     }
 
+    /// What each stage of the plan would get that one would get now, with what is known of interference: cores, SMs and
+    /// batch size. None where nothing can be planned yet, and with the whole grid in order.
+    pub(super) fn planned(&self, works: &[Work<'_>]) -> Option<Vec<Share>> {
+        let Self::Adaptive {
+            problem,
+            rules,
+            others,
+        } = self
+        else {
+            return None;
+        };
+        let profile = |stage: usize| {
+            let work = works.iter().find(|w| w.index == stage)?;
+            let profile = Profile {
+                key: work.key.clone(),
+                points: work.known.clone(),
+                ..Profile::default()
+            };
+            offline::profile(&profile).ok()
+        };
+        let profiles: Vec<_> = (0..problem.stages.len()).map(profile).collect();
+        let known: Vec<_> = profiles.iter().map(Option::as_ref).collect();
+        let problem = Problem {
+            kappa: corun::kappa(&known, Caps::Reserve, None),
+            ..(**problem).clone()
+        };
+        let campaign = trials::Campaign {
+            stages: &sampled(&problem, works, others),
+            rules: *rules,
+            problem: &problem,
+        };
+        Some(trials::planned(&campaign)?.stages)
+    }
+
     /// The next trial.
     pub(super) fn next(&self, works: &[Work<'_>]) -> Choice {
         let Self::Adaptive {
@@ -104,15 +139,7 @@ impl Campaign {
                 None => Choice::Done("the whole grid is measured".to_owned()),
             };
         };
-        let stages: Vec<Sampled> = (0..problem.stages.len())
-            .map(|stage| {
-                let work = works.iter().find(|w| w.index == stage);
-                Sampled {
-                    grid: work.map_or_else(Vec::new, |w| w.grid.iter().map(|p| p.spot()).collect()),
-                    points: core(work.map_or(&others[stage], |w| &w.known)),
-                }
-            })
-            .collect();
+        let stages = sampled(problem, works, others);
         let campaign = trials::Campaign {
             problem,
             stages: &stages,
@@ -126,6 +153,18 @@ impl Campaign {
             },
         }
     }
+}
+
+/// What was measured, by stage of the job.
+fn sampled(problem: &Problem, works: &[Work<'_>], others: &[Vec<ProfilePoint>]) -> Vec<Sampled> {
+    let of = |stage: usize| {
+        let work = works.iter().find(|w| w.index == stage);
+        Sampled {
+            grid: work.map_or_else(Vec::new, |w| w.grid.iter().map(|p| p.spot()).collect()),
+            points: core(work.map_or(&others[stage], |w| &w.known)),
+        }
+    };
+    (0..problem.stages.len()).map(of).collect()
 }
 
 /// Points in the core's words. What is no measurement was refused when it was stored.

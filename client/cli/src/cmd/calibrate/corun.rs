@@ -9,7 +9,7 @@ use evenkeel_client::{CoRun, CoRunCaps, Gpu, Node, ProfilePoint};
 use evenkeel_core::curve::Curve;
 use evenkeel_core::unit::Sms;
 
-use super::campaign;
+use super::campaign::{self, Campaign};
 use super::grid::Point;
 use super::measure::{Run, Work, describe};
 use super::trial::{self, Outcome};
@@ -17,8 +17,18 @@ use crate::fail::{Doing as _, Failure};
 use crate::out;
 use crate::units::show_rate;
 
-/// How a pair shares the GPU, and the cores: two splits, so that κ does not hang on one.
-const SPLITS: [[u32; 2]; 2] = [[2, 1], [1, 2]];
+/// Rounds: each pair at the split that would be planned; then at the one that is planned with what the first round found.
+const ROUNDS: usize = 2;
+/// Where that is the same one, this part of the GPU moves from one to the other: κ must not hang on one split.
+const MOVED: u32 = 12;
+
+/// Where pairs are tried.
+pub(super) struct Ground<'g> {
+    /// Says what each stage would get.
+    pub(super) planner: &'g Campaign,
+    pub(super) node: &'g Node,
+    pub(super) gpu: Option<&'g Gpu>,
+}
 
 /// One of a pair.
 struct Side<'w, 'a> {
@@ -40,18 +50,28 @@ struct Ran {
 pub(super) async fn pairs(
     run: &mut Run<'_>,
     works: &mut [Work<'_>],
-    node: &Node,
-    gpu: Option<&Gpu>,
+    ground: &Ground<'_>,
 ) -> Result<u32, Failure> {
     let mut stored = 0;
-    for first in 0..works.len() {
-        for second in first + 1..works.len() {
-            for split in SPLITS {
-                let pair = [(first, split[0]), (second, split[1])];
-                if alone(run, works, pair, node, gpu).await? {
-                    let [a, b] = pair.map(|(at, thirds)| side(&works[at], thirds, node, gpu));
-                    let (Some(a), Some(b)) = (a, b) else { continue };
-                    stored += u32::from(together(run, &a, &b).await?);
+    for _ in 0..ROUNDS {
+        let planned = ground.points(works);
+        for first in 0..works.len() {
+            for second in first + 1..works.len() {
+                let (Some(a), Some(b)) = (planned[first], planned[second]) else {
+                    continue;
+                };
+                let pair = ground.unknown(works, [(first, a), (second, b)]);
+                let Some(pair) = pair else { continue };
+                if !alone(run, works, pair).await? {
+                    continue;
+                }
+                let [a, b] = pair.map(|(at, point)| side(&works[at], point));
+                let (Some(a), Some(b)) = (a, b) else { continue };
+                let told = together(run, &a, &b).await?;
+                stored += u32::from(!told.is_empty());
+                for (stage, point) in told {
+                    let own = works.iter_mut().find(|w| w.index == stage);
+                    own.into_iter().for_each(|w| w.known.push(point.clone()));
                 }
             }
         }
@@ -60,23 +80,13 @@ pub(super) async fn pairs(
 }
 
 /// Sees to it that both of a pair were measured alone where they will run together: what a curve says between its points
-/// is too rough to be compared with. Says whether there is anything to be run together.
+/// is too rough to be compared with. Says whether there is time for the pair.
 async fn alone(
     run: &mut Run<'_>,
     works: &mut [Work<'_>],
-    pair: [(usize, u32); 2],
-    node: &Node,
-    gpu: Option<&Gpu>,
+    pair: [(usize, Point); 2],
 ) -> Result<bool, Failure> {
-    let [a, b] = pair.map(|(at, thirds)| side(&works[at], thirds, node, gpu));
-    let (Some(a), Some(b)) = (a, b) else {
-        return Ok(false);
-    };
-    if is_known(&a, &b) {
-        return Ok(false);
-    }
-    let points = [a.point, b.point];
-    for ((at, _), point) in pair.into_iter().zip(points) {
+    for (at, point) in pair {
         if run.over_budget(run.expected(works[at].bench)).is_some() {
             return Ok(false);
         }
@@ -85,52 +95,112 @@ async fn alone(
                 .await?;
         }
     }
-    Ok(run
-        .over_budget(run.expected(works[pair[0].0].bench))
-        .is_none())
+    let over = run.over_budget(run.expected(works[pair[0].0].bench));
+    Ok(over.is_none())
 }
 
-/// A stage's share of so many thirds: of the GPU the largest measured SM count within it, of the cores likewise.
-fn side<'w, 'a>(
-    work: &'w Work<'a>,
-    thirds: u32,
-    node: &Node,
-    gpu: Option<&Gpu>,
-) -> Option<Side<'w, 'a>> {
-    let points = campaign::core(&work.known);
-    let curve = Curve::fit(&points, &[], 1.0, 1)?;
-    let cores = node.cores.len().saturating_sub(node.reserved_cores.len());
-    let cores = u32::try_from(cores).unwrap_or(u32::MAX) * thirds / 3;
-    let sms = gpu.map_or(0, |gpu| gpu.sms) * thirds / 3;
-    let fits = |p: &&Point| p.cores <= cores.max(1) && p.sms <= sms && p.replicas == 1;
-    // The batch that does most there: the one that a plan would take.
-    let rate = |p: &Point| curve.rate(p.cores, Sms(p.sms), p.batch).get();
-    let measured = |p: &&Point| curve.batches().any(|b| b == p.batch);
-    let best = work.grid.iter().filter(fits).filter(measured);
-    let best = best.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
-    let alone = rate(best);
-    (alone > 0.0).then_some(Side {
-        work,
-        point: *best,
-        alone,
-    })
+impl Ground<'_> {
+    /// Where each stage would run by the plan that one would get now; before there is one, with a third of everything.
+    fn points(&self, works: &[Work<'_>]) -> Vec<Option<Point>> {
+        match self.planner.planned(works) {
+            Some(shares) => works
+                .iter()
+                .map(|w| {
+                    let share = shares.get(w.index)?;
+                    let replicas = w.grid.iter().map(|p| p.replicas).min()?;
+                    (share.rate.get() > 0.0).then_some(Point {
+                        cores: share.cores,
+                        batch: share.batch,
+                        sms: share.sms.0,
+                        replicas,
+                    })
+                })
+                .collect(),
+            None => works.iter().map(|w| self.third(w)).collect(),
+        }
+    }
+
+    /// The best measured point of a stage within a third of the cores and of the GPU.
+    fn third(&self, work: &Work<'_>) -> Option<Point> {
+        let curve = Curve::fit(&campaign::core(&work.known), &[], 1.0, 1)?;
+        let (cores, sms) = (self.cores() / 3, self.sms() / 3);
+        let fits = |p: &&Point| p.cores <= cores.max(1) && p.sms <= sms && p.replicas == 1;
+        let rate = |p: &Point| curve.rate(p.cores, Sms(p.sms), p.batch).get();
+        let measured = |p: &&Point| curve.batches().any(|b| b == p.batch);
+        let best = work.grid.iter().filter(fits).filter(measured);
+        best.max_by(|a, b| rate(a).total_cmp(&rate(b))).copied()
+    }
+
+    fn cores(&self) -> u32 {
+        let leasable = self.node.cores.len();
+        let leasable = leasable.saturating_sub(self.node.reserved_cores.len());
+        u32::try_from(leasable).unwrap_or(u32::MAX)
+    }
+
+    fn sms(&self) -> u32 {
+        self.gpu.map_or(0, |gpu| gpu.sms)
+    }
+
+    /// The pair where it was not tried yet: as planned, or with some SMs moved to either side.
+    fn unknown(
+        &self,
+        works: &[Work<'_>],
+        pair: [(usize, Point); 2],
+    ) -> Option<[(usize, Point); 2]> {
+        let [(at, a), (bt, b)] = pair;
+        let step = (self.sms() / MOVED).max(1);
+        let moved = |from: Point, to: Point| {
+            let less = self.enforceable(from.sms.checked_sub(step).filter(|n| *n > 0)?)?;
+            let more = self.enforceable(to.sms + (from.sms - less))?;
+            Some((Point { sms: less, ..from }, Point { sms: more, ..to }))
+        };
+        let both_on_gpu = a.sms > 0 && b.sms > 0;
+        let mut splits = vec![(a, b)];
+        if both_on_gpu {
+            splits.extend(moved(a, b));
+            splits.extend(moved(b, a).map(|(b, a)| (a, b)));
+        }
+        let (a, b) = splits
+            .into_iter()
+            .find(|(a, b)| !is_known((&works[at], *a), (&works[bt], *b)))?;
+        Some([(at, a), (bt, b)])
+    }
+
+    /// The largest count that the GPU can enforce within so many SMs.
+    fn enforceable(&self, sms: u32) -> Option<u32> {
+        let counts = &self.gpu?.enforceable_sms;
+        if counts.is_empty() {
+            return Some(sms);
+        }
+        counts.iter().rev().find(|n| **n <= sms).copied()
+    }
+}
+
+/// A stage at a point, if it works there.
+fn side<'w, 'a>(work: &'w Work<'a>, point: Point) -> Option<Side<'w, 'a>> {
+    let curve = Curve::fit(&campaign::core(&work.known), &[], 1.0, point.replicas)?;
+    let alone = curve.rate(point.cores, Sms(point.sms), point.batch).get();
+    (alone > 0.0).then_some(Side { work, point, alone })
 }
 
 /// Whether both were measured beside each other at these shares before.
-fn is_known(a: &Side<'_, '_>, b: &Side<'_, '_>) -> bool {
-    let knows = |own: &Side<'_, '_>, other: &Side<'_, '_>| {
-        own.work.known.iter().any(|p| {
+fn is_known(a: (&Work<'_>, Point), b: (&Work<'_>, Point)) -> bool {
+    let knows = |own: (&Work<'_>, Point), other: (&Work<'_>, Point)| {
+        own.0.known.iter().any(|p| {
             let beside = p.beside.as_ref();
-            let same =
-                beside.is_some_and(|c| c.stage == other.work.key.stage && c.sms == other.point.sms);
-            same && (p.cores, p.sms) == (own.point.cores, own.point.sms)
+            let same = beside.is_some_and(|c| c.stage == other.0.key.stage && c.sms == other.1.sms);
+            same && (p.cores, p.sms) == (own.1.cores, own.1.sms)
         })
     };
     knows(a, b) && knows(b, a)
 }
 
-/// One trial of a pair. Says whether it was stored.
-async fn together(run: &mut Run<'_>, a: &Side<'_, '_>, b: &Side<'_, '_>) -> Result<bool, Failure> {
+/// One trial of a pair. What was stored, each with the place of its stage among the job's.
+async fn together(
+    run: &mut Run<'_>,
+    a: &Side<'_, '_>,
+    b: &Side<'_, '_>,
+) -> Result<Vec<(usize, ProfilePoint)>, Failure> {
     let name = |s: &Side<'_, '_>| describe(&s.work.key.stage, s.point);
     let pair = format!("{} beside {}", name(a), name(b));
     run.progress.set_message(pair.clone());
@@ -158,7 +228,7 @@ async fn together(run: &mut Run<'_>, a: &Side<'_, '_>, b: &Side<'_, '_>) -> Resu
             "not measured: one of them did not run, so this says nothing of interference"
                 .to_owned(),
         );
-        return Ok(false);
+        return Ok(Vec::new());
     };
     say(format!(
         "{} and {} units/s, alone {} and {}",
@@ -171,15 +241,15 @@ async fn together(run: &mut Run<'_>, a: &Side<'_, '_>, b: &Side<'_, '_>) -> Resu
         point(a, b, of_a, overlap(&first, &second)),
         point(b, a, of_b, overlap(&second, &first)),
     ];
-    let mut stored = false;
+    let mut stored = Vec::new();
     for (side, told) in [a, b].into_iter().zip(told) {
         // Two that hardly met say nothing, and none of it is stored.
         if let Some(told) = told {
             let key = side.work.key.clone();
             // Measured again only with --again, in the place of what was there.
-            let answer = run.client.replace_trial(key, told).await;
+            let answer = run.client.replace_trial(key, told.clone()).await;
             answer.doing(format_args!("store the trial of {pair}"))?;
-            stored = true;
+            stored.push((side.work.index, told));
         }
     }
     Ok(stored)

@@ -117,10 +117,9 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
             out::note(format_args!("{stage}: batch sizes by {}", guess.words()));
         }
     }
-    let campaign = match args.full {
-        true => Campaign::Full,
-        false => adaptive(&client, &node, &file, &works, args.repeats).await?,
-    };
+    // The plan says where pairs are worth a trial, also where the whole grid is measured.
+    let planner = adaptive(&client, &node, &file, &works, args.repeats).await?;
+    let campaign = if args.full { &Campaign::Full } else { &planner };
     let mut run = Run {
         globals,
         client: &client,
@@ -132,10 +131,14 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
     };
     let mut pairs = 0;
     let all = async {
-        let stopped = run.singles(&campaign, &mut works).await?;
+        let stopped = run.singles(campaign, &mut works).await?;
         if !args.no_pairs {
-            let gpu = gpu_of(&file, &node);
-            pairs = corun::pairs(&mut run, &mut works, &node, gpu).await?;
+            let ground = corun::Ground {
+                planner: &planner,
+                node: &node,
+                gpu: gpu_of(&file, &node),
+            };
+            pairs = corun::pairs(&mut run, &mut works, &ground).await?;
         }
         Ok::<String, Failure>(stopped)
     };

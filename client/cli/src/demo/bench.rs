@@ -1,0 +1,126 @@
+//! One trial of a stage of the demo, as `evenkeel calibrate` asks for it: what `[stages.bench]` of a job file runs, so that the
+//! demo's real stages can be calibrated like any job's. The GPU is EMULATED, the physics is real.
+
+use std::env;
+use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
+
+use evenkeel_gpu::{Client, KernelGroup};
+use evenkeel_rollout::affinity::{Thread, boottime_ns};
+use serde::Serialize;
+
+use super::DemoError;
+use super::calibrate::{busy, simulate};
+use super::load::{BATCH, Load, UNITS_PER_BATCH, UNITS_PER_ROLLOUT, memory};
+use super::seeds::Stage;
+
+/// Physics substeps of one environment step: about as many as the demo finds on a usual core.
+const SUBSTEPS: u32 = 30;
+/// Which environments.
+const SEED: u64 = 1;
+
+/// What a benchmark prints at its end.
+#[derive(Serialize)]
+struct Told {
+    units_per_s: f64,
+    memory_bytes: u64,
+}
+
+/// Runs the trial that the environment describes, and prints its result.
+pub(crate) fn run() -> Result<(), DemoError> {
+    let stage: String = told("STAGE")?;
+    let stage = Stage::ALL
+        .into_iter()
+        .find(|s| s.name() == stage)
+        .ok_or_else(|| DemoError::Trial(format!("the demo has no stage {stage}")))?;
+    let warm_up = seconds("WARMUP")?;
+    let length = seconds("SECONDS")?;
+    let (units_per_s, memory_bytes) = match stage {
+        Stage::Simulation => {
+            let cores: usize = told("CORES")?;
+            let cpus: Vec<u32> = (Thread::current().cpus().into_iter())
+                .take(cores.max(1))
+                .collect();
+            thread::sleep(warm_up);
+            let load = Load::base(SUBSTEPS);
+            (simulate(load, &cpus, SEED, length)?, 0)
+        }
+        Stage::Generation => {
+            let batch: u32 = told("BATCH")?;
+            let part = f64::from(batch) / BATCH as f64;
+            let list = scaled(Load::base(SUBSTEPS).generation(), part);
+            on_gpu(stage, &list, UNITS_PER_BATCH * part, warm_up + length)?
+        }
+        Stage::Training => {
+            let epochs = Load::base(SUBSTEPS).training();
+            let units = UNITS_PER_ROLLOUT / epochs.len() as f64;
+            on_gpu(stage, &epochs[0], units, warm_up + length)?
+        }
+    };
+    crate::out::json_line(&Told {
+        units_per_s,
+        memory_bytes,
+    });
+    Ok(())
+}
+
+/// Units per second of a stream that is kept full, and the memory that it took.
+fn on_gpu(
+    stage: Stage,
+    list: &[KernelGroup],
+    units: f64,
+    length: Duration,
+) -> Result<(f64, u64), DemoError> {
+    let client = Client::connect_from_env(stage.name())?;
+    let bytes = memory(stage).min(client.memory_limit());
+    client.alloc(bytes)?;
+    let until_ns = boottime_ns() + u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+    Ok((busy(&client, list, units, until_ns)?, bytes))
+}
+
+/// The same kernels for another batch: as many launches, each so much wider.
+fn scaled(list: Vec<KernelGroup>, part: f64) -> Vec<KernelGroup> {
+    let scale = |n: u64| (n as f64 * part).round() as u64;
+    let of = |k: KernelGroup| KernelGroup {
+        flops: scale(k.flops),
+        bytes: scale(k.bytes),
+        width_blocks: u32::try_from(scale(k.width_blocks.into()).max(1)).unwrap_or(u32::MAX),
+        repeat: k.repeat,
+    };
+    list.into_iter().map(of).collect()
+}
+
+fn seconds(name: &str) -> Result<Duration, DemoError> {
+    let seconds: f64 = told(name)?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|e| DemoError::Trial(format!("EVENKEEL_TRIAL_{name}={seconds}: {e}")))
+}
+
+/// What `evenkeel calibrate` says of the trial.
+fn told<T: FromStr>(name: &str) -> Result<T, DemoError> {
+    let name = format!("EVENKEEL_TRIAL_{name}");
+    let text = env::var(&name).map_err(|_| {
+        DemoError::Trial(format!(
+            "{name} is not set: this runs as a stage's benchmark, under `evenkeel calibrate`"
+        ))
+    })?;
+    text.parse()
+        .map_err(|_| DemoError::Trial(format!("{name}=`{text}` cannot be read")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_twice_as_large_has_kernels_twice_as_wide() {
+        let list = Load::base(1).generation();
+        let twice = scaled(list.clone(), 2.0);
+        assert_eq!(twice.len(), list.len());
+        for (one, two) in list.iter().zip(&twice) {
+            assert_eq!(two.width_blocks, 2 * one.width_blocks);
+            assert_eq!((two.flops, two.repeat), (2 * one.flops, one.repeat));
+        }
+    }
+}
