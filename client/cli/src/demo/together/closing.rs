@@ -29,6 +29,7 @@ pub(super) fn summary(figures: &Figures) -> Vec<String> {
     lines.push(String::new());
     lines.extend(arrival(figures));
     lines.extend(departure(figures));
+    lines.extend(refitted(figures));
     let levels = format!(
         "Beside each other {first} did {:.0} % and {second} {:.0} % of what {first} did alone; by their plans {:.0} % and \
          {:.0} %.",
@@ -56,6 +57,28 @@ fn phase(what: &str, phase: &Phase) -> String {
         format!("{:.0}", phase.measured_units_per_s),
         &format!("{plan:<19}  {}", phase.split),
     )
+}
+
+/// What the curves said when they had been corrected by what was measured.
+fn refitted(figures: &Figures) -> Vec<String> {
+    let phases = [
+        (figures.first_job, &figures.first_alone),
+        (figures.first_job, &figures.first_shared),
+        (figures.second_job, &figures.second_shared),
+        (figures.first_job, &figures.first_after),
+    ];
+    let said = phases.map(|(job, phase)| {
+        format!(
+            "{job} {:.0} ({:.1} %)",
+            phase.refitted_units_per_s,
+            100.0 * phase.measured_over_refitted
+        )
+    });
+    let text = format!(
+        "In the same order, the curves as refitted from what was measured said, and was done: {}.",
+        said.join(", ")
+    );
+    wrapped(&text, 0, PROSE)
 }
 
 /// The second job came.
@@ -129,6 +152,7 @@ mod tests {
             "reach-2 was promised its part after 0.01 s, and did its first training step after",
             "2 jobs share the node: this one does 55 %",
             "reach had everything back after 0.52 s",
+            "reach 3120 (100.0 %), reach 1710 (100.0 %)",
             "Beside each other reach did 55 % and reach-2 54 % of what reach did alone",
             "Nothing was promised twice",
             "The GPU was EMULATED",

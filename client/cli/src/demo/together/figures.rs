@@ -25,8 +25,10 @@ pub(crate) struct Phase {
     /// Training steps in it.
     pub(crate) steps: usize,
     pub(crate) staleness_most: u64,
-    /// Moves of the job's shares since it began.
+    /// Moves of the job's shares since the job began.
     pub(crate) moves: u32,
+    /// And those within the stretch, after which the split and the predictions were others.
+    pub(crate) moves_meanwhile: u32,
 }
 
 impl Phase {
@@ -117,6 +119,8 @@ pub(super) mod tests {
             measured_units_per_s: measured,
             predicted_units_per_s: predicted,
             measured_over_predicted: measured / predicted,
+            refitted_units_per_s: measured,
+            measured_over_refitted: 1.0,
             split,
             ..Phase::default()
         };

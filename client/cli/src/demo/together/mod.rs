@@ -68,6 +68,7 @@ struct Foretold {
     predicted_units_per_s: f64,
     refitted_units_per_s: f64,
     split: SplitShares,
+    moves: u32,
 }
 
 /// What runs on the node.
@@ -369,6 +370,7 @@ fn foretold(watch: &Watch<'_>) -> Result<Foretold, DemoError> {
         predicted_units_per_s: plan.map_or(0.0, |plan| plan.units_per_s),
         refitted_units_per_s: watch.refitted_units_per_s()?,
         split: watch.split(),
+        moves: watch.job.moves,
     })
 }
 
@@ -391,6 +393,7 @@ fn phase(watch: &Watch<'_>, foretold: Foretold, measured: Measured) -> Phase {
         steps: measured.steps,
         staleness_most: measured.staleness,
         moves: watch.job.moves,
+        moves_meanwhile: watch.job.moves.saturating_sub(foretold.moves),
     }
 }
 
