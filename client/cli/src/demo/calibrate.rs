@@ -35,8 +35,12 @@ pub(crate) struct Trial {
 const GENERATION_SMS: [u32; 18] = [
     30, 38, 44, 48, 52, 54, 56, 58, 60, 62, 66, 70, 74, 78, 82, 86, 92, 100,
 ];
+/// The shares of generation to try on half of the GPU, where a second job will want the other half.
+const GENERATION_SMS_OF_HALF: [u32; 9] = [14, 18, 22, 24, 26, 28, 32, 36, 42];
 /// How long one pair of shares is tried.
 const TRIAL: Duration = Duration::from_millis(360);
+/// And on half of the GPU, where one list of training alone takes half a second.
+const TRIAL_OF_HALF: Duration = Duration::from_millis(1_200);
 /// How long a number of cores is tried.
 const CORES_TRIAL: Duration = Duration::from_millis(1_200);
 /// An environment that takes longer for its chunk of actions stands still.
@@ -133,10 +137,12 @@ pub(crate) fn simulate(
     Ok(units * cpus.len() as f64 / (busy_ns.max(1) as f64 * 1e-9))
 }
 
-/// Tries pairs of shares of the GPU, generation's before training's; `each` hears of each pair.
+/// Tries pairs of shares of the GPU, generation's before training's, and where two jobs are to run of half of it, too;
+/// `each` hears of each pair.
 pub(crate) fn gpu(
     socket: &Path,
     load: Load,
+    jobs: usize,
     stop: &AtomicBool,
     mut each: impl FnMut(&[Trial; 2]),
 ) -> Result<Vec<Trial>, DemoError> {
@@ -150,15 +156,18 @@ pub(crate) fn gpu(
     };
     let (generation, training) = (open("trial/generation")?, open("trial/training")?);
     let installed = generation.spec().sms;
+    let whole = GENERATION_SMS.map(|sms| (sms, installed, TRIAL));
+    let half = GENERATION_SMS_OF_HALF.map(|sms| (sms, installed / 2, TRIAL_OF_HALF));
+    let half = half.into_iter().filter(|_| jobs > 1);
     let mut trials = Vec::new();
-    for generation_sms in GENERATION_SMS {
+    for (generation_sms, of_sms, length) in whole.into_iter().chain(half) {
         if stop.load(Ordering::SeqCst) {
             return Err(DemoError::Interrupted);
         }
-        let training_sms = installed - generation_sms;
+        let training_sms = of_sms - generation_sms;
         generation.resize(generation_sms)?;
         training.resize(training_sms)?;
-        let (generation_rate, training_rate) = pair(&generation, &training, load)?;
+        let (generation_rate, training_rate) = pair(&generation, &training, load, length)?;
         let trial = |stage, sms, units_per_s| Trial {
             stage,
             cores: 0,
@@ -176,11 +185,16 @@ pub(crate) fn gpu(
 }
 
 /// Units per second of both while both are busy.
-fn pair(generation: &Client, training: &Client, load: Load) -> Result<(f64, f64), DemoError> {
+fn pair(
+    generation: &Client,
+    training: &Client,
+    load: Load,
+    length: Duration,
+) -> Result<(f64, f64), DemoError> {
     let epochs = load.training();
     let list = load.generation();
     let per_epoch = UNITS_PER_ROLLOUT / epochs.len() as f64;
-    let until_ns = boottime_ns() + TRIAL.as_nanos() as u64;
+    let until_ns = boottime_ns() + length.as_nanos() as u64;
     thread::scope(|scope| {
         let other = scope.spawn(|| busy(training, &epochs[0], per_epoch, until_ns));
         let first = busy(generation, &list, UNITS_PER_BATCH, until_ns);
@@ -217,10 +231,10 @@ pub(crate) fn busy(
     Ok(f64::from(lists) * units / (busy_ns.max(1) as f64 * 1e-9))
 }
 
-/// Stores the trials in the daemon.
+/// Stores the trials in the daemon, as those of a job that is one of so many.
 pub(crate) fn report(
     client: &blocking::Client,
-    job: &str,
+    (job, jobs): (&str, usize),
     gpu_model: &str,
     trials: &[Trial],
 ) -> Result<(), DemoError> {
@@ -239,7 +253,7 @@ pub(crate) fn report(
             batch: 1,
             replicas: 1,
             units_per_s: trial.units_per_s,
-            memory_bytes: memory(trial.stage),
+            memory_bytes: memory(trial.stage) / jobs as u64,
             weight: 1.0,
             ..ProfilePoint::default()
         };

@@ -11,7 +11,7 @@ pub(super) const PROSE: usize = 80;
 const LEGEND: &str = "A split: cores of the simulation, SMs of generation + SMs of training. The gap: how far the \
                       slower of rollout (simulation and generation) and training is behind the faster one.";
 /// Nobody is told that it was a real GPU.
-const WHAT_WAS_REAL: &str = "The GPU was EMULATED: a model says how long each kernel takes, so these figures are no \
+pub(super) const WHAT_WAS_REAL: &str = "The GPU was EMULATED: a model says how long each kernel takes, so these figures are no \
                              measurement of an H100. Real were the daemon, its leases, the processes and what they \
                              exchanged, the physics, the policy and its training.";
 
@@ -120,7 +120,7 @@ fn moves(rebalances: &[Rebalance]) -> Vec<String> {
 }
 
 /// Whether a share was ever in two hands.
-fn promised_twice(observer: &Observed) -> Vec<String> {
+pub(super) fn promised_twice(observer: &Observed) -> Vec<String> {
     let (seconds, looks) = (observer.overcommit_seconds, observer.looks);
     let text = if seconds > 0.0 {
         let first = &observer.first;
@@ -163,7 +163,7 @@ pub(super) fn steady_summary(figures: &SteadyFigures) -> Vec<String> {
 }
 
 /// One figure of the closing words.
-fn row(what: &str, figure: String, more: &str) -> String {
+pub(super) fn row(what: &str, figure: String, more: &str) -> String {
     format!("  {what:<20} {figure:>7}   {more}")
         .trim_end()
         .to_owned()

@@ -90,6 +90,17 @@ impl Fleet {
         load: Load,
         share: impl Fn(Stage) -> Share,
     ) -> Result<Self, DemoError> {
+        let mut fleet = Self::launch(site, load, share)?;
+        fleet.wait_until_ready()?;
+        Ok(fleet)
+    }
+
+    /// Starts the three stages. They come by their shares while the caller listens.
+    pub(crate) fn launch(
+        site: &Site,
+        load: Load,
+        share: impl Fn(Stage) -> Share,
+    ) -> Result<Self, DemoError> {
         let roles = Stage::ALL.map(|stage| (Role::Stage(stage), share(stage)));
         Self::start(site, load, &roles)
     }
@@ -101,7 +112,9 @@ impl Fleet {
             cpus: Vec::new(),
             threads: 1,
         };
-        Self::start(site, load, &[(Role::Observer, share)])
+        let mut fleet = Self::start(site, load, &[(Role::Observer, share)])?;
+        fleet.wait_until_ready()?;
+        Ok(fleet)
     }
 
     fn start(site: &Site, load: Load, roles: &[(Role, Share)]) -> Result<Self, DemoError> {
@@ -147,19 +160,28 @@ impl Fleet {
             };
             fleet.members.insert(*role, member);
         }
+        Ok(fleet)
+    }
+
+    /// Listens until all workers work.
+    pub(crate) fn wait_until_ready(&mut self) -> Result<(), DemoError> {
         let deadline = Instant::now() + READY_WITHIN;
-        while !fleet.members.values().all(|member| member.ready) {
-            fleet.listen(POLL)?;
+        while !self.is_ready() {
+            self.listen(POLL)?;
             if Instant::now() > deadline {
-                let late = fleet.members.iter().find(|(_, member)| !member.ready);
+                let late = self.members.iter().find(|(_, member)| !member.ready);
                 return Err(DemoError::NotReady {
                     worker: late.map_or("worker", |(role, _)| role.name()),
                     seconds: READY_WITHIN.as_secs(),
                 });
             }
         }
-        fleet.last_step = Instant::now();
-        Ok(fleet)
+        Ok(())
+    }
+
+    /// Whether all workers have their shares and work.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.members.values().all(|member| member.ready)
     }
 
     /// The process of a stage.
@@ -229,6 +251,8 @@ impl Fleet {
             Heard::Said(Up::Ready { sms, cpus }) => {
                 tracing::debug!(worker, sms, ?cpus, "ready");
                 member.ready = true;
+                // Until now it had nothing to stand still with.
+                self.last_step = Instant::now();
             }
             Heard::Said(Up::Resized { sms, cpus }) => {
                 tracing::debug!(worker, sms, ?cpus, "took another share up");

@@ -28,7 +28,8 @@ pub(crate) const UNITS_PER_ROLLOUT: f64 = UNITS_PER_BATCH * BATCHES_PER_ROLLOUT 
 /// From one stage to another, in the virtual pipeline: a socket and the host's work.
 const HOP_NS: u64 = 1_000_000;
 
-/// GPU memory of each stage, in bytes: weights, activations, optimizer states of the policy that is stood for.
+/// GPU memory of each stage, in bytes: weights, activations, optimizer states of the policy that is stood for. Where
+/// several jobs are to fit one GPU, each stands for a policy of that fraction.
 pub(crate) const fn memory(stage: Stage) -> u64 {
     match stage {
         Stage::Simulation => 0,

@@ -2,7 +2,7 @@
 //! generation and training processes that take leases and exchange real data; only the GPU is emulated, and the demo
 //! says so.
 //!
-//! `story` tells it with a drift, `steady` without one. `site` has directory, device and daemon; `fleet` the worker
+//! `story` tells it with a drift, `steady` without one, `together` with two jobs. `site` has directory, device and daemon; `fleet` the worker
 //! processes, which `talk` to it. `worker` is such a process; `task` (physics), `policy` (on `mlp`) and `load` (kernels)
 //! are its work, and `seeds` says how that drifts. `jobspec` is what is submitted; `bench` is a trial of a stage by itself, for `evenkeel calibrate`. `calibrate`, `watch`, `observe` and
 //! `rivals` measure; `show` and `closing` tell people, `report` programs.
@@ -25,6 +25,7 @@ mod steady;
 mod story;
 mod talk;
 mod task;
+mod together;
 mod watch;
 mod worker;
 
@@ -68,6 +69,11 @@ pub struct DemoArgs {
     /// With --no-drift: how many pairs of a managed and a static run
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10))]
     pub pairs: u64,
+    /// With 2, nothing drifts: a second job comes, the first gives up what is more than its fair part, the second ends,
+    /// and the first has everything back
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2),
+        conflicts_with_all = ["full", "no_drift"])]
+    pub jobs: u8,
     /// What the demo's own processes are started with
     #[command(subcommand)]
     pub(crate) hidden: Option<Hidden>,
@@ -132,6 +138,16 @@ pub(crate) enum DemoError {
     },
     #[error("no core of this machine can be leased: the daemon keeps all of them for the system")]
     NoCores,
+    #[error(
+        "{jobs} jobs need a core each, and this machine has {cores} that can be leased; run the demo with --jobs 1"
+    )]
+    FewCores { cores: usize, jobs: usize },
+    #[error("{what} did not happen within {seconds} s; {last}")]
+    NotWithin {
+        what: &'static str,
+        seconds: u64,
+        last: String,
+    },
     #[error("the {worker} worker is not ready after {seconds} s")]
     NotReady { worker: &'static str, seconds: u64 },
     #[error("the {worker} worker failed: {why}")]
@@ -233,6 +249,13 @@ fn tell(args: &DemoArgs, stop: &Arc<AtomicBool>) -> Result<(), DemoError> {
     let screen = show::Screen::new(args.json, out::is_terminal());
     if args.no_drift {
         let figures = steady::run(args, stop, screen)?;
+        if args.json {
+            out::json(&figures);
+        }
+        return Ok(());
+    }
+    if args.jobs > 1 {
+        let figures = together::run(args, stop, screen)?;
         if args.json {
             out::json(&figures);
         }

@@ -33,6 +33,20 @@ enum Mode {
     Silent,
 }
 
+/// What there is to see of a job.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) job: &'a Job,
+    pub(crate) fleet: &'a Fleet,
+    pub(crate) moves: &'a [Rebalance],
+}
+
+impl View<'_> {
+    fn gap(&self) -> f64 {
+        self.job.balance.as_ref().map_or(0.0, |balance| balance.gap)
+    }
+}
+
 /// Where the story is told.
 pub(crate) struct Screen {
     mode: Mode,
@@ -107,6 +121,33 @@ impl Screen {
             Mode::Lines if self.told.is_none_or(|at| at.elapsed() >= LINE_EVERY) => {
                 self.told = Some(Instant::now());
                 self.line(&plain(job, fleet));
+            }
+            Mode::Lines | Mode::Silent => {}
+        }
+    }
+
+    /// Several jobs as they are.
+    pub(crate) fn several(&mut self, views: &[View<'_>]) {
+        match self.mode {
+            Mode::Live => {
+                let tables = views.iter().map(|view| {
+                    let title = format!("  {} ({})", view.job.spec.name, view.job.phase.as_str());
+                    let rows = table(view.job, view.fleet, view.moves);
+                    std::iter::once(title).chain(rows)
+                });
+                let lines: Vec<String> = tables.flatten().collect();
+                let gaps: Vec<f64> = views.iter().map(View::gap).collect();
+                self.redraw(&lines, |line| {
+                    let of = gaps.iter().find(|gap| line.contains(&bar(**gap)));
+                    of.map_or_else(|| line.to_owned(), |gap| painted(line, *gap, THRESHOLD))
+                });
+            }
+            Mode::Lines if self.told.is_none_or(|at| at.elapsed() >= LINE_EVERY) => {
+                self.told = Some(Instant::now());
+                for view in views {
+                    let (name, line) = (&view.job.spec.name, plain(view.job, view.fleet));
+                    self.line(&format!("          {name:<8} {}", line.trim_start()));
+                }
             }
             Mode::Lines | Mode::Silent => {}
         }

@@ -85,7 +85,7 @@ fn managed(
     stage.client.submit(JobSpec::request_id(), &stage.spec)?;
     let mut fleet = stage.managed()?;
     let mut observer = stage.observe(&fleet)?;
-    let mut watch = Watch::new(&stage.client)?;
+    let mut watch = Watch::new(&stage.client, JOB)?;
     watch.settle(&mut fleet, screen)?;
     let measured = fleet.measure(length, |fleet| watch.look(fleet, screen))?;
     let found = observer.found()?;

@@ -54,10 +54,14 @@ pub(crate) fn prepare(
     let mut place = Place::open(Arc::clone(stop))?;
     let client = place.start_daemon()?;
     let node = client.node()?;
+    let (jobs, cores) = (usize::from(args.jobs), leasable_cores(&node));
+    if jobs > 1 && cores.len() < jobs {
+        let cores = cores.len();
+        return Err(DemoError::FewCores { cores, jobs });
+    }
     screen.phase("calibrating: pairs of shares on the EMULATED GPU");
     let gpu = place.gpu();
-    let mut trials = calibrate::gpu(&gpu, Load::base(1), stop, |pair| screen.trial(pair))?;
-    let cores = leasable_cores(&node);
+    let mut trials = calibrate::gpu(&gpu, Load::base(1), jobs, stop, |pair| screen.trial(pair))?;
     let cpus: Vec<u32> = cores.into_iter().take(SIMULATOR_CORES_MAX).collect();
     let first = *cpus.first().ok_or(DemoError::NoCores)?;
     let simulator = calibrate::balanced_rate(&trials) * script.simulator_headroom;
@@ -69,8 +73,8 @@ pub(crate) fn prepare(
     ));
     trials.extend(calibrate::simulation(load, &cpus, args.seed)?);
     let model = node.gpus.first().map_or("none", |gpu| &gpu.model);
-    calibrate::report(&client, JOB, model, &trials)?;
-    let spec = job(&node, args.policy);
+    calibrate::report(&client, (JOB, jobs), model, &trials)?;
+    let spec = job(&node, args.policy, jobs);
     let site = place.site(args.seed);
     Ok(Prepared {
         place,
@@ -87,16 +91,29 @@ pub(crate) fn prepare(
 impl Prepared {
     /// Starts the three workers under the daemon's leases.
     pub(crate) fn managed(&self) -> Result<Fleet, DemoError> {
+        let mut fleet = self.launch(&self.site, JOB)?;
+        fleet.wait_until_ready()?;
+        Ok(fleet)
+    }
+
+    /// Starts the three workers of a job; they come by their leases while somebody listens.
+    pub(crate) fn launch(&self, site: &Site, job: &str) -> Result<Fleet, DemoError> {
         let daemon = self.place.socket();
-        Fleet::pipeline(&self.site, self.load, |_| Share::Leased {
+        Fleet::launch(site, self.load, |_| Share::Leased {
             daemon: daemon.clone(),
-            job: JOB.to_owned(),
+            job: job.to_owned(),
         })
     }
 
     /// Starts the observer and points it at the workers.
     pub(crate) fn observe(&self, fleet: &Fleet) -> Result<Fleet, DemoError> {
         let observer = Fleet::observer(&self.site, self.load)?;
+        observer.tell(&Down::Watch(self.watched(fleet)));
+        Ok(observer)
+    }
+
+    /// What the observer has to know of the workers.
+    pub(crate) fn watched(&self, fleet: &Fleet) -> Vec<Watched> {
         let owns = |stage: Stage| {
             let spec = self.spec.stages.iter().find(|s| s.name == stage.name());
             spec.is_some_and(|s| s.min_cores > 0)
@@ -105,8 +122,7 @@ impl Prepared {
             pid: fleet.pid(stage),
             owns_cores: owns(stage),
         });
-        observer.tell(&Down::Watch(watched.to_vec()));
-        Ok(observer)
+        watched.to_vec()
     }
 }
 
@@ -162,7 +178,7 @@ fn managed(args: &DemoArgs, stage: &Prepared, screen: &mut Screen) -> Result<Man
     stage.client.submit(JobSpec::request_id(), &stage.spec)?;
     let mut fleet = stage.managed()?;
     let mut observer = stage.observe(&fleet)?;
-    let mut watch = Watch::new(&stage.client)?;
+    let mut watch = Watch::new(&stage.client, JOB)?;
     watch.settle(&mut fleet, screen)?;
 
     screen.phase("before the drift");

@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use evenkeel_client::{EventFilter, Job, blocking};
+use evenkeel_client::{Event, EventFilter, Job, PlanRequest, blocking};
 use serde::{Deserialize, Serialize};
 
 use super::DemoError;
 use super::fleet::Fleet;
-use super::jobspec::JOB;
 use super::seeds::Stage;
 use super::show::Screen;
 
@@ -29,6 +28,14 @@ pub(crate) struct SplitShares {
     pub(crate) generation_sms: u32,
     /// SMs of training.
     pub(crate) training_sms: u32,
+}
+
+impl SplitShares {
+    /// Whether this is no less of anything than another split is altogether.
+    pub(crate) fn covers(self, other: Self) -> bool {
+        let sms = |split: Self| split.generation_sms + split.training_sms;
+        self.simulation_cores >= other.simulation_cores && sms(self) >= sms(other)
+    }
 }
 
 impl std::fmt::Display for SplitShares {
@@ -60,6 +67,8 @@ pub(crate) struct Rebalance {
 /// Watches the job.
 pub(crate) struct Watch<'a> {
     client: &'a blocking::Client,
+    /// The job's name.
+    pub(crate) name: &'static str,
     looked: Option<Instant>,
     pub(crate) job: Job,
     /// Windows closed when the shares moved last.
@@ -72,11 +81,13 @@ pub(crate) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    pub(crate) fn new(client: &'a blocking::Client) -> Result<Self, DemoError> {
+    /// Of the job of this name.
+    pub(crate) fn new(client: &'a blocking::Client, name: &'static str) -> Result<Self, DemoError> {
         Ok(Self {
             client,
+            name,
             looked: None,
-            job: client.job(JOB)?,
+            job: client.job(name)?,
             windows_at_move: 0,
             moving_since: None,
             moves: Vec::new(),
@@ -91,11 +102,19 @@ impl<'a> Watch<'a> {
 
     /// Looks at the job if it is time, and shows it.
     pub(crate) fn look(&mut self, fleet: &Fleet, screen: &mut Screen) -> Result<(), DemoError> {
+        if self.poll(fleet)? {
+            screen.live(&self.job, fleet, &self.moves);
+        }
+        Ok(())
+    }
+
+    /// Looks at the job if it is time; whether it was.
+    pub(crate) fn poll(&mut self, fleet: &Fleet) -> Result<bool, DemoError> {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
-            return Ok(());
+            return Ok(false);
         }
         self.looked = Some(Instant::now());
-        let new = self.client.job(JOB)?;
+        let new = self.client.job(self.name)?;
         if new.moves > self.job.moves {
             let old = self.job.balance.as_ref();
             self.theta_before_move =
@@ -117,25 +136,19 @@ impl<'a> Watch<'a> {
                 last.seconds_to_last_confirmed_grow = took;
             }
         }
-        screen.live(&self.job, fleet, &self.moves);
-        Ok(())
+        Ok(true)
     }
 
     /// Why the shares moved last.
     fn reason(&self) -> Result<String, DemoError> {
-        let explained = self.client.explain(JOB)?;
+        let explained = self.client.explain(self.name)?;
         let moved = explained.decisions.into_iter().find(|d| d.kind == "moved");
         Ok(moved.map(|decision| decision.reason).unwrap_or_default())
     }
 
     /// From the audit trail: the time from the last replanning to the last share that was confirmed after it.
     fn confirmed_after(&self) -> Result<Option<f64>, DemoError> {
-        let filter = EventFilter {
-            job: Some(JOB.to_owned()),
-            newest: true,
-            ..EventFilter::default()
-        };
-        let (events, _) = self.client.block(self.client.inner().events(&filter))?;
+        let events = self.events()?;
         let Some(at) = events.iter().rposition(|e| e.kind == "job_replanned") else {
             return Ok(None);
         };
@@ -144,9 +157,43 @@ impl<'a> Watch<'a> {
         Ok(ms.map(|ms| ms as f64 / 1e3))
     }
 
-    fn is_settled(&self) -> bool {
+    /// The newest events of the job in the audit trail, oldest first.
+    pub(crate) fn events(&self) -> Result<Vec<Event>, DemoError> {
+        let filter = EventFilter {
+            job: Some(self.name.to_owned()),
+            newest: true,
+            ..EventFilter::default()
+        };
+        let (events, _) = self.client.block(self.client.inner().events(&filter))?;
+        Ok(events)
+    }
+
+    /// Whether the shares are at rest, and so many windows closed that the refit should be over.
+    pub(crate) fn is_settled(&self) -> bool {
         let windows = self.job.balance.as_ref().map_or(0, |b| b.windows);
         !self.job.moving && windows >= self.windows_at_move + WINDOWS_TO_REFIT
+    }
+
+    /// Whether the refit really is over: it was decided to stay since the split came into force. A refit that cannot
+    /// tell its gap from noise waits for more windows.
+    pub(crate) fn is_refitted(&self) -> Result<bool, DemoError> {
+        let explained = self.client.explain(self.name)?;
+        let kinds = ["stayed", "moved", "admitted"];
+        let mut decisions = explained.decisions.iter();
+        let newest = decisions.find(|d| kinds.contains(&d.kind.as_str()));
+        Ok(newest.is_some_and(|decision| decision.kind == "stayed"))
+    }
+
+    /// The best that the job could do on what it has and what is free, by its curves as they are refitted now.
+    pub(crate) fn refitted_units_per_s(&self) -> Result<f64, DemoError> {
+        let request = PlanRequest {
+            spec: self.job.spec.clone(),
+            profiles: Vec::new(),
+            cores: None,
+            sms: None,
+            memory_bytes: None,
+        };
+        Ok(self.client.solve_plan(request)?.units_per_s)
     }
 
     /// Lets the pipeline run until the curves are refitted and the shares are at rest.
