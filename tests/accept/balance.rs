@@ -46,7 +46,7 @@ impl Run {
 }
 
 /// Runs the command line and returns the object that it prints.
-fn evenkeel(args: &str) -> anyhow::Result<Value> {
+pub(crate) fn evenkeel(args: &str) -> anyhow::Result<Value> {
     let out = Command::new(program("evenkeel")?)
         .args(args.split(' '))
         .output()?;

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::allocate::Outlook;
 use crate::curve::{Point, Profile, ProfileKey};
 use crate::grant::{Member, Vector};
 use crate::id::{Fence, Generation, JobId, LeaseId, Name, RequestId};
@@ -161,6 +162,9 @@ pub enum Event {
         /// What the stages cost each other, as far as it is known.
         #[serde(default)]
         kappa: Vec<Vec<f64>>,
+        /// What the plan in force is expected to do now.
+        #[serde(default)]
+        outlook: Option<Outlook>,
     },
     /// Rules of the job changed.
     JobUpdated {

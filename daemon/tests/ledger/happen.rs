@@ -296,6 +296,7 @@ impl World {
                     scale: vec![self.rng.rate().get(), 1.0],
                     learned,
                     kappa: vec![vec![0.0, self.rng.rate().get()], vec![0.5, 0.0]],
+                    outlook: None,
                 }]
             }
             3 => {

@@ -4,7 +4,9 @@ mod corun;
 mod detect;
 mod search;
 mod speed;
+mod stages;
 mod trials;
+mod two;
 
 use anyhow::{Context as _, ensure};
 
@@ -21,6 +23,7 @@ pub(crate) fn measure(run: &Run, number: u8) -> anyhow::Result<Vec<Row>> {
         4 => trials::measure(run),
         5 => detect::measure(run),
         6 => speed::measure(run),
+        7 => two::measure(run),
         n => Ok(vec![Row::new(
             &format!("line {n}"),
             "measured",

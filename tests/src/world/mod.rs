@@ -39,7 +39,7 @@ use agent::{Agent, Call, Turn};
 use hardware::Hardware;
 use job::{Driver, Model};
 use mischief::Mischief;
-use rng::Rng;
+pub use rng::Rng;
 use shell::{Said, Shell, Who};
 use swarm::Swarm;
 use trace::{Counts, Trace};

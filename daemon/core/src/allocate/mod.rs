@@ -20,6 +20,7 @@ mod guess;
 mod idle;
 mod offer;
 mod options;
+mod outlook;
 mod pin;
 mod place;
 mod predict;
@@ -30,6 +31,7 @@ mod waterfill;
 
 pub use idle::Idle;
 pub use options::ladder;
+pub use outlook::{Outlook, outlook};
 pub use pin::{keep_caps, pin};
 pub use place::{Room, choose_gpus, gpus_of_worker, place, split_sms, supply_for};
 pub use predict::Prediction;

@@ -54,6 +54,8 @@ pub struct Portion {
     pub level: f64,
     /// What it would do with all of the room.
     pub alone: Rate,
+    /// What it does with the shares that it has, by the same curves; none of one that has none.
+    pub now: Option<Rate>,
 }
 
 /// A bidder with what follows from it.
@@ -109,6 +111,10 @@ pub fn plan_together(
                 solution,
                 level,
                 alone: e.alone,
+                now: e
+                    .before
+                    .as_ref()
+                    .map(|had| e.problem.predict(&had.stages).theta),
             }
         })
         .collect())

@@ -464,6 +464,7 @@ fn ruled(job: &Job, judged: &Judgement) -> (Vec<Event>, Option<StayReason>) {
             scale: r.scale.clone(),
             learned: r.learned.clone(),
             kappa: r.kappa.clone(),
+            outlook: judged.outlook.clone(),
         });
     }
     match &judged.decision {

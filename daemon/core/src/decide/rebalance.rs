@@ -8,7 +8,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::allocate::{
-    Inputs, Problem, Room, Share, Solution, keep_caps, pin, place, problem_for, solve, supply_for,
+    Inputs, Outlook, Problem, Room, Share, Solution, keep_caps, outlook, pin, place, problem_for,
+    solve, supply_for,
 };
 use crate::balance::{Measured, REFIT_GAP, Refit, StayReason, Trigger, Verdict, blame, refit};
 use crate::grant::Resize;
@@ -50,6 +51,8 @@ pub struct Costs<'a> {
 pub struct Judgement {
     /// What was learned about the curves; none where nothing could be measured.
     pub refit: Option<Refit>,
+    /// What the split in force is expected to do by it.
+    pub outlook: Option<Outlook>,
     /// Whether the shares move.
     pub decision: Decision,
 }
@@ -104,6 +107,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
             let decision = stay(StayReason::NotMeasured, e.to_string());
             return Judgement {
                 refit: None,
+                outlook: None,
                 decision,
             };
         }
@@ -126,12 +130,16 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         kappa: kappa.as_deref(),
         ..case.inputs
     };
-    let decision = match problem_for(&with_yield(inputs, measured), supply()) {
-        Ok(problem) => decide(case, problem, &now, &refit),
-        Err(e) => stay(StayReason::NotMeasured, e.to_string()),
+    let (outlook, decision) = match problem_for(&with_yield(inputs, measured), supply()) {
+        Ok(problem) => (
+            Some(outlook(&problem, &now)),
+            decide(case, problem, &now, &refit),
+        ),
+        Err(e) => (None, stay(StayReason::NotMeasured, e.to_string())),
     };
     Judgement {
         refit: Some(refit),
+        outlook,
         decision,
     }
 }

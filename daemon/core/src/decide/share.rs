@@ -13,6 +13,7 @@ use super::job::{inputs_of, pinned, profiles_of};
 use super::queue::Ahead;
 use super::room::{counted_for, free_room};
 use crate::allocate::{Bidder, Inputs, Portion, Room, TenantRoom, plan_together};
+use crate::balance::Watch;
 use crate::curve::corun::Caps;
 use crate::event::Event;
 use crate::id::{GpuId, JobId, Name};
@@ -82,6 +83,7 @@ fn together(d: &Durable, v: &Volatile, jobs: &[&Job], room: &Room) -> Option<Vec
             // Beyond its part lies another job's: nobody counts on that.
             inputs: Inputs {
                 caps: Caps::Reserve,
+                eta: v.watches.get(&job.id).and_then(Watch::eta),
                 ..inputs_of(job, profiles, pins)
             },
             previous: job.plan.as_ref(),
@@ -128,7 +130,7 @@ pub(super) fn admit(
         return Vec::new();
     };
     let own = &portions[portions.len() - 1];
-    if alone.is_some_and(|plan| gain(plan, own) <= 1.0 / GOOD_ENOUGH - 1.0) {
+    if alone.is_some_and(|plan| gain(plan, plan.theta, own) <= 1.0 / GOOD_ENOUGH - 1.0) {
         return Vec::new();
     }
     let why = format!("job {} came", job.spec.name);
@@ -158,7 +160,7 @@ pub(super) fn spread(d: &Durable, v: &mut Volatile) -> Vec<Event> {
     };
     let gains = |(job, portion): (&&Job, &Portion)| {
         let had = job.plan.as_ref();
-        had.is_some_and(|had| gain(had, portion) > job.spec.rebalance.min_gain)
+        had.is_some_and(|had| gain(had, now(had, portion), portion) > job.spec.rebalance.min_gain)
     };
     if !jobs.iter().zip(&portions).any(gains) {
         return Vec::new();
@@ -203,7 +205,7 @@ fn may_stay(job: &Job, had: &Plan, portion: &Portion) -> bool {
         .iter()
         .zip(takes(&portion.plan))
         .all(|(had, has)| *had <= has);
-    let hardly = gain(had, portion) <= job.spec.rebalance.min_gain;
+    let hardly = gain(had, now(had, portion), portion) <= job.spec.rebalance.min_gain;
     had.gpus == portion.plan.gpus && no_more && hardly
 }
 
@@ -217,9 +219,15 @@ fn takes(plan: &Plan) -> [u64; 3] {
     ]
 }
 
-/// What a job gains by its part, relative to a plan. Of what was never measured, more cores and SMs are the gain.
-fn gain(had: &Plan, portion: &Portion) -> f64 {
-    let (before, after) = (had.theta.get(), portion.solution.theta.get());
+/// What a job does with the plan that it has, by what is known now: what the plan promised when it was made may be long ago.
+fn now(had: &Plan, portion: &Portion) -> Rate {
+    portion.now.unwrap_or(had.theta)
+}
+
+/// What a job gains by its part, relative to a plan that does `before`. Of what was never measured, more cores and SMs are
+/// the gain.
+fn gain(had: &Plan, before: Rate, portion: &Portion) -> f64 {
+    let (before, after) = (before.get(), portion.solution.theta.get());
     if before > 0.0 && after > 0.0 {
         return after / before - 1.0;
     }
@@ -229,7 +237,7 @@ fn gain(had: &Plan, portion: &Portion) -> f64 {
 }
 
 fn reason(why: &str, had: &Plan, portion: &Portion) -> String {
-    let (before, after) = (had.theta, portion.solution.theta);
+    let (before, after) = (now(had, portion), portion.solution.theta);
     if after == Rate::ZERO {
         let ([c0, s0, _], [c1, s1, _]) = (takes(had), takes(&portion.plan));
         return format!(

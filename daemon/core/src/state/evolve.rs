@@ -216,11 +216,15 @@ fn evolve_job(job: &mut Job, event: &Event) {
             scale,
             learned,
             kappa,
+            outlook,
             ..
         } => {
             job.scale.clone_from(scale);
             job.learned.clone_from(learned);
             job.kappa.clone_from(kappa);
+            if let (Some(plan), Some(outlook)) = (&mut job.plan, outlook) {
+                plan.expect(outlook);
+            }
         }
         Event::JobUpdated {
             rebalance, policy, ..

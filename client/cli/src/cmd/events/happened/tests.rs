@@ -163,6 +163,7 @@ fn what_happens_to_jobs_and_the_node_is_told() {
                 scale: vec![1.0, 0.5],
                 learned: vec![],
                 kappa: vec![],
+                outlook: None,
             },
             "its curves are refitted; measured ÷ profiled by stage: 1.00, 0.50",
         ),
