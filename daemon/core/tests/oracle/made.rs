@@ -136,6 +136,7 @@ pub fn made(i: u64) -> Problem {
         } else {
             SmMode::Reserve
         },
+        caps: Default::default(),
         policy: Policy::Waterfill,
     }
 }

@@ -225,6 +225,7 @@ pub fn sharing(rng: &mut Rng, supply: &Supply) -> Problem {
         kappa: None,
         sm_mode: SmMode::Reserve,
         policy: Policy::Waterfill,
+        caps: Default::default(),
     }
 }
 
