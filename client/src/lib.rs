@@ -38,7 +38,7 @@ mod session;
 mod tls;
 
 pub use address::{Address, BadAddress, DEFAULT_SOCKET, SOCKET_VARIABLE};
-pub use calls::Watch;
+pub use calls::{PROFILE_BYTES_MAX, Watch};
 pub use client::Client;
 pub use clock::BootTime;
 pub use error::{Error, Rejection, Result};

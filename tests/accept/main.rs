@@ -138,7 +138,7 @@ async fn measure(args: &Args) -> anyhow::Result<bool> {
             (Theme::Main, 6) => speed::measure(&run).await,
             (Theme::Main, _) => bad::measure(&run).await,
             (Theme::Doors, number) => doors::measure(&run, number).await,
-            (Theme::Allocator, number) => allocator::measure(&run, number),
+            (Theme::Allocator, number) => allocator::measure(&run, number).await,
         };
         table.part(*line, rows);
         print!("{}", table.last_part());

@@ -4,7 +4,9 @@
 //! codes of `env` and `timeout`: 125, 126, 127.
 use std::fmt;
 
-use evenkeel_client::{Address, Error, TlsError};
+use evenkeel_client::{Address, Error, Rejection, TlsError};
+
+use crate::units::{counted, show_bytes};
 
 /// The codes, for `--help`.
 pub(crate) const EXIT_CODES: &str = "\
@@ -39,6 +41,8 @@ pub(crate) struct Failure {
     pub(crate) what: String,
     /// What to do next.
     pub(crate) hint: Option<String>,
+    /// What no node like this one has enough of: whoever has the file says where that is asked for.
+    pub(crate) short_of: Option<String>,
 }
 
 impl Failure {
@@ -48,6 +52,7 @@ impl Failure {
             code: FAILED,
             what: what.into(),
             hint: None,
+            short_of: None,
         }
     }
     /// A mistake in what was typed or in a file.
@@ -129,9 +134,13 @@ fn from_client(error: &Error, what: &dyn fmt::Display) -> Failure {
         ),
         Error::NotFound { .. } => failure.code(NOT_FOUND),
         Error::Address(_) => failure.code(USAGE),
-        Error::Rejected(r) if r.reason == "NEVER_FITS" => {
-            failure.hint("See `evenkeel node` for what there is at most.")
-        }
+        Error::Rejected(r) if r.reason == "NEVER_FITS" => Failure {
+            short_of: r.resource.clone(),
+            ..failure.hint(format!(
+                "{}See `evenkeel node` for what there is at most.",
+                shortage(r)
+            ))
+        },
         Error::Rejected(r) if r.reason == "JOB_QUEUED" => {
             failure.hint("Wait with it (--wait 10m); `evenkeel explain` says what it waits for.")
         }
@@ -142,6 +151,20 @@ fn from_client(error: &Error, what: &dyn fmt::Display) -> Failure {
         }
         _ => failure,
     }
+}
+
+/// By how much something is short, as a sentence; nothing where that is not said.
+fn shortage(r: &Rejection) -> String {
+    let (Some(resource), Some(by)) = (&r.resource, r.short_by) else {
+        return String::new();
+    };
+    let by = match resource.as_str() {
+        "cores" => counted(by, "core"),
+        "sms" => counted(by, "SM"),
+        "gpus" => counted(by, "GPU"),
+        _ => show_bytes(by),
+    };
+    format!("It is short by {by}. ")
 }
 
 /// A refusal of a field of a job, with the keys of a job file.

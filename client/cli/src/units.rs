@@ -44,6 +44,12 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         return whole.checked_mul(unit).ok_or_else(bad);
     }
     let value = number.parse::<f64>().map_err(|_| bad())? * unit as f64;
+    if unit == 1 {
+        let number = number.trim();
+        return Err(format!(
+            "`{number}` is a part of a byte; did you mean {number}GiB?"
+        ));
+    }
     // 2^53: above it a fraction means nothing any more.
     if !(0.0..=9.0e15).contains(&value) {
         return Err(bad());
@@ -173,6 +179,8 @@ mod tests {
             ("1073741824", Some(1 << 30)),
             ("10", None),
             ("1048575", None),
+            ("10.5", None),
+            ("10.5B", None),
             ("0", Some(0)),
             ("", None),
             ("-1GiB", None),

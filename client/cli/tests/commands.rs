@@ -132,7 +132,7 @@ fn mistakes_in_a_file_are_named_with_their_line() {
         let (code, message) = failure(&fake, &[command, path]);
         assert_eq!(code, 2);
         assert!(
-            message.contains("job.toml:2: unknown key `uint`; did you mean `unit`?"),
+            message.contains("job.toml:2:1: unknown key `uint`; did you mean `unit`?"),
             "{message}"
         );
     }

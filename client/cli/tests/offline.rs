@@ -187,39 +187,39 @@ fn a_check_refuses_what_the_daemon_would_and_says_where() {
     for (text, expect) in [
         (
             job("min_cores = 1", "max_cores = 0"),
-            "job.toml:3: stage simulation: it may have neither cores nor SMs",
+            "job.toml:3:1: stage simulation: it may have neither cores nor SMs",
         ),
         (
             job("min_cores = 1", "workers = 5000"),
-            "job.toml:7: stage simulation: workers = 5000 is more than 1024",
+            "job.toml:7:1: stage simulation: workers = 5000 is more than 1024",
         ),
         (
             job("min_cores = 1", "min_cores = 4\nmax_cores = 2"),
-            "job.toml:8: stage simulation: min_cores = 4 is more than max_cores = 2",
+            "job.toml:8:1: stage simulation: min_cores = 4 is more than max_cores = 2",
         ),
         (
             job("no_gpu = true", "no_gpu = true\nbatches = [0]"),
-            "job.toml:7: stage simulation: a batch size",
+            "job.toml:7:1: stage simulation: a batch size",
         ),
         (
             job("'generation'", "'two words'"),
-            "job.toml:9: stage two words: name `two words`",
+            "job.toml:9:1: stage two words: name `two words`",
         ),
         (
             job("'training'", "'simulation'"),
-            "job.toml:3: job reach: two stages are named simulation",
+            "job.toml:13:1: stage simulation: its name is that of stages[",
         ),
         (
             job("[[stages]]", "[rebalance]\ngap = 15\n[[stages]]"),
-            "job.toml:4: job reach: gap = 15 is not 0 to 1",
+            "job.toml:4:1: job reach: gap = 15 is not 0 to 1",
         ),
         (
             job("unit =", "gpus = [0, 0]\nunit ="),
-            "job.toml:2: job reach: gpu 0 is named twice",
+            "job.toml:2:1: job reach: gpu 0 is named twice",
         ),
         (
             job("unit =", "groups = 3\nunit ="),
-            "job.toml:2: job reach: 3 groups",
+            "job.toml:2:1: job reach: 3 groups",
         ),
     ] {
         let (code, said) = check(&text);

@@ -6,6 +6,7 @@ mod node;
 mod profiles;
 
 pub use node::Watch;
+pub use profiles::PROFILE_BYTES_MAX;
 
 use crate::error::{Error, Result};
 

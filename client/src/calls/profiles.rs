@@ -3,11 +3,23 @@ use std::time::Duration;
 
 use evenkeel_proto::v1 as pb;
 use pb::profile_service_client::ProfileServiceClient as Profiles;
+use prost::Message as _;
 
 use super::required;
 use crate::client::{Client, Repeat};
 use crate::error::Result;
 use crate::model::{FittedProfile, Profile, ProfileKey, ProfilePoint};
+
+/// Bytes of a profile on the wire that a daemon takes; its own limit, so that a caller can tell before it asks.
+pub const PROFILE_BYTES_MAX: usize = 768 << 10;
+
+impl Profile {
+    /// Bytes that it takes on the wire.
+    pub fn wire_bytes(&self) -> usize {
+        let profile = Some(self.clone().into());
+        pb::ImportProfileRequest { profile }.encoded_len()
+    }
+}
 
 impl Client {
     /// Stores one measurement; durable when this returns. Gives the number of points that the profile has now.

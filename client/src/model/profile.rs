@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a profile belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ProfileKey {
     /// The stage's fingerprint, `job/stage` by default.
     pub stage: String,

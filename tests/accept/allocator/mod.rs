@@ -1,5 +1,6 @@
 //! The lines of calibration, interference, several jobs and what-if: one file each. Most of them run a property test of the
 //! core in a release build and read the line that it prints.
+mod bad;
 mod corun;
 mod detect;
 mod search;
@@ -15,7 +16,7 @@ use crate::plans::{cargo, tail};
 use crate::row::Row;
 
 /// Measures one line.
-pub(crate) fn measure(run: &Run, number: u8) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn measure(run: &Run, number: u8) -> anyhow::Result<Vec<Row>> {
     match number {
         1 => search::measure(run),
         2 => search::fairness(run),
@@ -24,6 +25,7 @@ pub(crate) fn measure(run: &Run, number: u8) -> anyhow::Result<Vec<Row>> {
         5 => detect::measure(run),
         6 => speed::measure(run),
         7 => two::measure(run),
+        8 => bad::measure().await,
         n => Ok(vec![Row::new(
             &format!("line {n}"),
             "measured",

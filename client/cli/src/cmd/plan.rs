@@ -65,12 +65,16 @@ fn preset(text: &str) -> Result<GpuSpec, String> {
 }
 
 pub(crate) async fn run(globals: &Globals, args: PlanArgs) -> Result<(), Failure> {
-    let file = JobFile::read(&args.file)?;
+    let file = JobFile::load(&args.file, None)?;
     file.remarks().into_iter().for_each(out::note);
     let mut profiles = Vec::new();
+    let mut places = Vec::new();
     for path in &args.profiles {
-        profiles.extend(read_profiles(path)?);
+        let read = read_profiles(path)?;
+        places.extend(read.iter().map(|_| path.display().to_string()));
+        profiles.extend(read);
     }
+    offline::one_of_each(places.into_iter().zip(&profiles))?;
     let (plan, unit) = if args.offline {
         solve_here(&args, &file, &profiles)?
     } else {
@@ -106,7 +110,8 @@ async fn ask(
         sms: args.sms,
         memory_bytes: args.gpu_memory,
     };
-    let plan = client.solve_plan(request).await.doing(doing)?;
+    let plan = client.solve_plan(request).await.doing(doing);
+    let plan = plan.map_err(|failure| file.blamed(failure))?;
     Ok((plan, unit))
 }
 
@@ -125,7 +130,7 @@ fn solve_here(
         memory_bytes: args.gpu_memory,
     };
     let spec = file.spec(sizes.sms())?;
-    let planned = offline::plan(&spec, profiles, &sizes)?;
+    let planned = offline::plan(&spec, profiles, &sizes).map_err(|failure| file.blamed(failure))?;
     planned.remarks.into_iter().for_each(out::note);
     Ok((planned.plan, spec.unit))
 }

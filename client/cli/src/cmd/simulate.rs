@@ -77,7 +77,7 @@ pub(crate) fn run(globals: &Globals, args: &SimulateArgs) -> Result<(), Failure>
     let Some(path) = &args.scenario else {
         return Err(Failure::usage("which scenario?"));
     };
-    let scenario = Scenario::read(path)?;
+    let scenario = Scenario::read(path, args.seconds)?;
     let wish = Wish {
         policies: args.policy.clone(),
         seed: args.seed,
@@ -93,7 +93,7 @@ pub(crate) fn run(globals: &Globals, args: &SimulateArgs) -> Result<(), Failure>
     let bar = bar(u64::from(scenario.nodes.count) * policies as u64);
     let report = simulate::simulate(&scenario, &wish, &|| bar.inc(1));
     bar.finish_and_clear();
-    let report = report?;
+    let report = report.map_err(|failure| failure.about(&path.display().to_string()))?;
     if let Some(path) = &args.svg {
         fs::write(path, simulate::svg(&report))
             .doing(format_args!("write the picture {}", path.display()))?;

@@ -31,23 +31,19 @@ pub(crate) struct SubmitArgs {
 }
 
 pub(crate) async fn run(globals: &Globals, args: SubmitArgs) -> Result<(), Failure> {
+    let file = JobFile::load(&args.file, args.name)?;
+    file.remarks().into_iter().for_each(out::note);
     if args.check {
-        let file = JobFile::checked(&args.file, args.name)?;
-        file.remarks().into_iter().for_each(out::note);
         out::note(format_args!("{} is a job file", args.file.display()));
         return Ok(());
     }
-    let mut file = JobFile::read(&args.file)?;
-    if let Some(name) = args.name {
-        file.name = name;
-    }
-    file.remarks().into_iter().for_each(out::note);
     let client = globals.client()?;
     let spec = file.spec_on(&client).await?;
     let job = client
         .submit(JobSpec::request_id(), &spec)
         .await
-        .doing(format_args!("submit job {}", spec.name))?;
+        .doing(format_args!("submit job {}", spec.name))
+        .map_err(|failure| file.blamed(failure))?;
     if job.phase == JobPhase::Queued {
         out::note(format_args!(
             "job {} waits for room; see `evenkeel explain {}`",

@@ -1,13 +1,14 @@
 //! The job file: TOML that people write, read into the job that the daemon knows.
 //!
-//! Unknown keys are refused, and the nearest known one is named. What the daemon checks (names, limits) is left to it,
-//! unless a file is only to be checked: then `offline` says what it would say, and `complain` where that is in the file.
+//! Unknown keys are refused, and the nearest known one is named. `check` says what the daemon would refuse on any node,
+//! and `complain` where that is in the file.
 
+mod blame;
+mod check;
 mod complain;
 mod fields;
+mod place;
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use evenkeel_client::{
@@ -18,9 +19,8 @@ use evenkeel_core::unit::Bytes;
 use serde::Deserialize;
 
 use crate::fail::{Doing as _, Failure};
-use crate::offline;
 
-pub(crate) use complain::mistake;
+pub(crate) use place::of as place_of;
 
 /// A job as written. `examples/job.toml` explains every key.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -45,6 +45,15 @@ pub(crate) struct JobFile {
     #[serde(default)]
     rebalance: RebalanceFile,
     pub(crate) stages: Vec<StageFile>,
+    #[serde(skip)]
+    origin: Origin,
+}
+
+/// Where a job was read: for complaints that come later.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Origin {
+    text: String,
+    name: String,
 }
 
 /// When shares may move, as written.
@@ -165,11 +174,6 @@ const fn trial_limit() -> Duration {
 }
 
 impl JobFile {
-    /// Reads a file.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
-        Self::parse(&read(path)?, &path.display().to_string())
-    }
-
     /// Reads a text; `name` is what it is called in messages.
     pub(crate) fn parse(text: &str, name: &str) -> Result<Self, Failure> {
         toml::from_str(text).map_err(|error| complain::about(&error, text, name))
@@ -177,6 +181,17 @@ impl JobFile {
 
     /// The job, with percentages of SMs taken of a GPU with so many.
     pub(crate) fn spec(&self, sms_per_gpu: Option<u32>) -> Result<JobSpec, Failure> {
+        let stages = self.stages.iter().enumerate().map(|(i, stage)| {
+            let spec = stage.spec(sms_per_gpu);
+            spec.map_err(|failure| self.about(&format!("stages[{i}]"), failure))
+        });
+        Ok(JobSpec {
+            stages: stages.collect::<Result<_, _>>()?,
+            ..self.spec_without_stages()
+        })
+    }
+
+    fn spec_without_stages(&self) -> JobSpec {
         let mut spec = JobSpec::new(self.name.clone(), self.unit.clone());
         spec.priority = self.priority;
         spec.weight = self.weight;
@@ -186,32 +201,7 @@ impl JobFile {
         spec.policy = self.policy;
         spec.sm_mode = self.sm_mode;
         spec.rebalance = self.rebalance.spec();
-        spec.stages = self
-            .stages
-            .iter()
-            .map(|s| s.spec(sms_per_gpu))
-            .collect::<Result<_, _>>()?;
-        Ok(spec)
-    }
-
-    /// Reads a file and looks for what would be refused of it on any node, without a daemon.
-    pub(crate) fn checked(path: &Path, name: Option<String>) -> Result<Self, Failure> {
-        let text = read(path)?;
-        let shown = path.display().to_string();
-        let mut file = Self::parse(&text, &shown)?;
-        if let Some(name) = name {
-            file.name = name;
-        }
-        // Percentages of any GPU do: only what they are percentages of is unknown here.
-        let at = |stage, key| {
-            let line = complain::place(&text, stage, key);
-            line.map_or_else(|| shown.clone(), |line| format!("{shown}:{line}"))
-        };
-        let wrong = file.stages.iter().position(|s| s.spec(Some(100)).is_err());
-        let spec = file.spec(Some(100)).map_err(|f| f.about(&at(wrong, "")))?;
-        offline::check(&spec)
-            .map_err(|bad| Failure::usage(bad.why).about(&at(bad.stage, bad.key)))?;
-        Ok(file)
+        spec
     }
 
     /// What may not be meant as it is written.
@@ -260,12 +250,6 @@ impl JobFile {
             .find(|g| first.is_none_or(|id| g.id == *id));
         self.spec(gpu.map(|g| g.sms))
     }
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path)
-        .doing(format_args!("read the job file {}", path.display()))
-        .map_err(|f| f.code(crate::fail::USAGE))
 }
 
 impl RebalanceFile {

@@ -33,30 +33,30 @@ fn mistakes_are_named_with_their_place_and_the_nearest_key() {
     for (text, expect) in [
         (
             format!("{base}polcy = \"ebrl\"\n{stage}"),
-            "j.toml:3: unknown key `polcy`; did you mean `policy`?",
+            "j.toml:3:1: unknown key `polcy`; did you mean `policy`?",
         ),
         (
             format!("{base}{stage}memroy = \"10GiB\"\n"),
-            "j.toml:6: unknown key `memroy`; did you mean `memory`?",
+            "j.toml:6:1: unknown key `memroy`; did you mean `memory`?",
         ),
         (
             format!("{base}policy = \"waterfil\"\n{stage}"),
-            "j.toml:3: `waterfil` is not known here; did you mean `waterfill`?",
+            "j.toml:3:10: `waterfil` is not known here; did you mean `waterfill`?",
         ),
         (
             format!("{base}{stage}memory = \"10 apples\"\n"),
-            "j.toml:6: `10 apples` is not an amount of memory; write 10GiB, 512MiB or a number of bytes",
+            "j.toml:6:10: `10 apples` is not an amount of memory; write 10GiB, 512MiB or a number of bytes",
         ),
         (
             format!("{base}{stage}sms = \"130%\"\n"),
-            "j.toml:6: `130%` is not a share of a GPU; write a number of SMs or 1% to 100%",
+            "j.toml:6:7: `130%` is not a share of a GPU; write a number of SMs or 1% to 100%",
         ),
         (
             format!("{base}colour = 1\n{stage}"),
-            "j.toml:3: unknown key `colour`; known are ",
+            "j.toml:3:1: unknown key `colour`; known are ",
         ),
         (stage.to_owned(), "j.toml: the key `name` is missing"),
-        ("name = ".to_owned(), "j.toml:1: "),
+        ("name = ".to_owned(), "j.toml:1:8: "),
     ] {
         let failure = JobFile::parse(&text, "j.toml").unwrap_err();
         assert!(
@@ -148,4 +148,93 @@ fn one_amount_is_the_least_and_the_most() {
     assert_eq!(stage.memory_bytes, 1024);
     let both = format!("{text}max_cores=8\n");
     assert!(JobFile::parse(&both, "j").unwrap().spec(Some(100)).is_err());
+}
+
+#[test]
+#[allow(clippy::too_many_lines, reason = "a table")]
+fn what_no_node_would_take_is_refused_with_its_place() {
+    let base = "name = \"j\"\nunit = \"u\"\n";
+    let sim = "[[stages]]\nname = \"s\"\nrole = \"simulation\"\nno_gpu = true\n";
+    let g = "[[stages]]\nname = \"g\"\nrole = \"generation\"\n";
+    let bench = "[stages.bench]\ncommand = [\"true\"]\n";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("j.toml");
+    for (text, expect) in [
+        (
+            format!("{base}weight = inf\n{sim}"),
+            "j.toml:3:1: job j: weight = inf is not 0.001 to 1000",
+        ),
+        (
+            format!("{base}[rebalance]\ngap = nan\n{sim}"),
+            "j.toml:4:1: job j: gap = NaN is not 0 to 1",
+        ),
+        (
+            format!("{base}{sim}{sim}"),
+            "j.toml:8:1: stage s: its name is that of stages[",
+        ),
+        (
+            format!("{base}{sim}workers = 5000\n"),
+            "j.toml:7:1: stage s: workers = 5000 is more than 1024",
+        ),
+        (
+            format!("{base}stages = [{{ name = \"s\", role = \"other\", workers = 5000 }}]"),
+            "j.toml:3:41: stage s: workers = 5000 is more than",
+        ),
+        (
+            format!("{base}{g}min_sms = \"80%\"\nmax_sms = \"20%\"\n"),
+            "j.toml:7:1: stage g: min_sms = 80 is more",
+        ),
+        (
+            format!("{base}{sim}after = [\"g\"]\n"),
+            "j.toml:7:1: unknown key `after`; known are",
+        ),
+        (
+            format!("{base}{sim}[stages.bench]\ncommand = []\n"),
+            "j.toml:8:1: stage s: command names no program",
+        ),
+        (
+            format!("{base}{sim}{bench}cores = [0]\n"),
+            "j.toml:9:1: stage s: cores has 0; it is 1 to",
+        ),
+        (
+            format!("{base}{sim}{bench}batches = [0]\n"),
+            "j.toml:9:1: stage s: batches has 0; it is 1 to",
+        ),
+        (
+            format!("{base}{sim}{bench}replicas = [0]\n"),
+            "j.toml:9:1: stage s: replicas has 0; it is 1 to",
+        ),
+        (
+            format!("{base}{sim}{bench}seconds = 0\n"),
+            "j.toml:9:1: stage s: seconds = 0 s: it is more than 0 s",
+        ),
+        (
+            format!("{base}{sim}{bench}timeout = \"20d\"\n"),
+            "j.toml:9:1: stage s: timeout = 1728000 s",
+        ),
+        (
+            format!("{base}{g}memory = \"1GiB\"\n{bench}sms = [99999]\n"),
+            "j.toml:9:1: stage g: sms has 99999; it is 1 to",
+        ),
+        (
+            format!(
+                "{base}{sim}{bench}cores = {:?}\nbatches = {:?}\n",
+                [1; 200], [1; 200]
+            ),
+            "make 40000 points; a profile holds 10000",
+        ),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let failure = JobFile::load(&path, None).unwrap_err();
+        assert!(failure.what.contains(expect), "{failure}\nnot {expect}");
+        assert_eq!(failure.code, crate::fail::USAGE);
+    }
+    // A number and a percentage: which is more depends on the GPU.
+    for keys in [
+        "min_sms = 90\nmax_sms = \"80%\"",
+        "min_sms = \"80%\"\nmax_sms = 90",
+    ] {
+        std::fs::write(&path, format!("{base}{g}{keys}\n")).unwrap();
+        JobFile::load(&path, None).unwrap();
+    }
 }

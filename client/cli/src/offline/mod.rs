@@ -4,6 +4,7 @@
 //! and how its answer reads. Nothing is asked, nothing is changed. Called by `cmd::plan`.
 
 mod node;
+mod profile;
 mod spec;
 
 use evenkeel_client::{JobSpec, Plan, Profile, StagePlan};
@@ -12,7 +13,8 @@ use evenkeel_core::curve;
 use evenkeel_core::job;
 
 pub(crate) use node::{CORES_MAX, GPUS_MAX, SMS_MAX, Sizes};
-pub(crate) use spec::{Bad, conditions, profile};
+pub(crate) use profile::{conditions, one_of_each, point, profile};
+pub(crate) use spec::Bad;
 
 use crate::fail::Failure;
 
@@ -89,7 +91,8 @@ fn choose(
                 sizes.model()
             ));
         }
-        chosen.push(Some(spec::profile(profile)?));
+        let known = profile::profile(profile).map_err(|bad| bad.within(&profile.key.stage))?;
+        chosen.push(Some(known));
     }
     for (profile, _) in profiles.iter().zip(used).filter(|(_, used)| !used) {
         let stages = spec.stages.iter().map(|stage| spec.fingerprint(stage));
@@ -105,17 +108,18 @@ fn choose(
 /// What is short, and what to do about it.
 fn refused(spec: &JobSpec, refusal: &Refusal) -> Failure {
     use evenkeel_core::allocate::Resource;
-    let failure = Failure::new(format!(
+    let mut failure = Failure::new(format!(
         "cannot plan job {}: no split fits: {refusal}",
         spec.name
     ));
-    let more = match refusal.shortage().map(|short| short.resource) {
-        Some(Resource::Cores) => "--cores",
-        Some(Resource::Sms) => "--gpu or --sms",
-        Some(Resource::Memory) => "--gpu or --gpu-memory",
-        Some(Resource::Gpus) => "--gpus (and --gpu for their kind)",
+    let (short_of, more) = match refusal.shortage().map(|short| short.resource) {
+        Some(Resource::Cores) => ("cores", "--cores"),
+        Some(Resource::Sms) => ("sms", "--gpu or --sms"),
+        Some(Resource::Memory) => ("memory", "--gpu or --gpu-memory"),
+        Some(Resource::Gpus) => ("gpus", "--gpus (and --gpu for their kind)"),
         None => return failure,
     };
+    failure.short_of = Some(short_of.to_owned());
     failure.hint(format!(
         "Plan with a larger node ({more}), or ask for less in the job file."
     ))

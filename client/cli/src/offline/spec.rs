@@ -1,10 +1,7 @@
-//! A job and its profiles in the core's words. What the daemon checks at its door is checked here, too: the core trusts
-//! what it is given.
+//! A job in the core's words. What the daemon checks at its door is checked here, too: the core trusts what it is given.
 
-use evenkeel_client::{self as client, Profile};
+use evenkeel_client as client;
 use evenkeel_core::command::Rejection;
-use evenkeel_core::curve::corun::Caps;
-use evenkeel_core::curve::{self, CoRun, Point, ProfileKey};
 use evenkeel_core::decide::job::check;
 use evenkeel_core::grant::Resize;
 use evenkeel_core::id::{GpuId, Name};
@@ -13,15 +10,13 @@ use evenkeel_core::job::{
     RULE_MS_MAX, RULE_WINDOWS_MAX, RebalanceSpec, Role, SMS_MAX, STAGES_MAX, SmMode, StageSpec,
     WEIGHT_RANGE, WORKERS_MAX,
 };
-use evenkeel_core::unit::{Bytes, Millis, Rate, Sms};
+use evenkeel_core::unit::{Bytes, Millis, Sms};
 
 use super::node::GPUS_MAX;
 use crate::fail::Failure;
 
 /// "No limit of its own".
 const NO_LIMIT: u32 = u32::MAX;
-/// Whose the plan is: nobody's.
-const NOBODY: &str = "offline";
 
 /// What is wrong with a job, and where in it.
 #[derive(Debug, PartialEq)]
@@ -79,6 +74,33 @@ impl Of<'_> {
     }
 }
 
+/// Keys of a job file's own table; the others that no stage has are of its `[rebalance]`.
+const OF_JOB: [&str; 10] = [
+    "name",
+    "unit",
+    "priority",
+    "weight",
+    "gpus",
+    "gpu_count",
+    "groups",
+    "stages",
+    "rebalance",
+    "",
+];
+
+impl Bad {
+    /// The key's path in a job file, such as `stages[2].min_sms`.
+    pub(crate) fn path(&self) -> String {
+        let key = self.key;
+        match self.stage {
+            Some(i) if key == "stages" || key.is_empty() => format!("stages[{i}]"),
+            Some(i) => format!("stages[{i}].{key}"),
+            None if OF_JOB.contains(&key) => key.to_owned(),
+            None => format!("rebalance.{key}"),
+        }
+    }
+}
+
 impl From<Bad> for Failure {
     fn from(bad: Bad) -> Self {
         Self::usage(bad.why)
@@ -98,8 +120,7 @@ pub(super) fn declared(spec: &client::JobSpec) -> Result<JobSpec, Bad> {
             format_args!("{n} stages; it has {least} to {STAGES_MAX}"),
         ));
     }
-    let stages = spec.stages.iter().enumerate().map(|(i, s)| stage(i, s));
-    let stages: Vec<StageSpec> = stages.collect::<Result<_, _>>()?;
+    let stages = stages(spec)?;
     let gpus = gpus(of, &spec.gpus)?;
     let needs = stages
         .iter()
@@ -151,6 +172,24 @@ pub(super) fn declared(spec: &client::JobSpec) -> Result<JobSpec, Bad> {
     }
     check(&job).map_err(|why| of.refused(why))?;
     Ok(job)
+}
+
+/// Its stages, each by another name.
+fn stages(spec: &client::JobSpec) -> Result<Vec<StageSpec>, Bad> {
+    let mut stages: Vec<StageSpec> = Vec::with_capacity(spec.stages.len());
+    for (i, said) in spec.stages.iter().enumerate() {
+        let stage = stage(i, said)?;
+        if let Some(first) = stages.iter().position(|s| s.name == stage.name) {
+            let of = Of {
+                stage: Some(i),
+                name: &said.name,
+            };
+            let what = format_args!("its name is that of stages[{first}], too; give each its own");
+            return Err(of.bad("name", what));
+        }
+        stages.push(stage);
+    }
+    Ok(stages)
 }
 
 /// The sentence of a refusal, without the field.
@@ -297,89 +336,4 @@ fn rules(of: Of<'_>, spec: &client::RebalanceSpec) -> Result<RebalanceSpec, Bad>
         refit_windows: count("refit_windows", spec.refit_windows, default.refit_windows)?,
         ..default
     })
-}
-
-fn bad(of: &str, what: impl std::fmt::Display) -> Failure {
-    Failure::usage(format!("{of}: {what}"))
-}
-
-fn name(of: &str, text: &str) -> Result<Name, Failure> {
-    Name::new(text).map_err(|error| bad(of, format_args!("`{text}`: {error}")))
-}
-
-/// A profile as measured.
-pub(crate) fn profile(profile: &Profile) -> Result<curve::Profile, Failure> {
-    let of = format!("the profile of {}", profile.key.stage);
-    let point = |(i, p): (usize, &client::ProfilePoint)| {
-        let wrong = |what: String| bad(&of, format_args!("point {}: {what}", i + 1));
-        if p.batch == 0 {
-            return Err(wrong(
-                "batch is at least 1; 1 where the stage has none".to_owned(),
-            ));
-        }
-        if p.cores == 0 && p.sms == 0 {
-            return Err(wrong(
-                "a trial without cores and SMs measures nothing".to_owned(),
-            ));
-        }
-        if p.cores > CORES_MAX || p.sms > SMS_MAX || p.memory_bytes > MEMORY_MAX {
-            return Err(wrong("no machine is that large".to_owned()));
-        }
-        if !(p.weight.is_finite() && p.weight > 0.0) {
-            return Err(wrong(format!("weight = {} is not above 0", p.weight)));
-        }
-        Ok(Point {
-            cores: p.cores,
-            sms: Sms(p.sms),
-            batch: p.batch,
-            replicas: p.replicas.max(1),
-            rate: Rate::new(p.units_per_s).map_err(|error| wrong(error.to_string()))?,
-            memory: Bytes(p.memory_bytes),
-            weight: p.weight,
-            beside: p
-                .beside
-                .as_ref()
-                .map(|c| co_run(&of, c))
-                .transpose()?
-                .map(Box::new),
-            conditions: p.conditions.as_ref().map(|c| Box::new(conditions(c))),
-        })
-    };
-    let points = profile.points.iter().enumerate();
-    Ok(curve::Profile {
-        key: ProfileKey {
-            tenant: name(&of, NOBODY)?,
-            stage: name(&of, &profile.key.stage)?,
-            gpu: name(&of, &profile.key.gpu)?,
-        },
-        points: points.map(point).collect::<Result<_, _>>()?,
-    })
-}
-
-fn co_run(of: &str, c: &client::CoRun) -> Result<CoRun, Failure> {
-    if !(c.overlap > 0.0 && c.overlap <= 1.0) {
-        let what = format!("overlap = {} is not above 0 and at most 1", c.overlap);
-        return Err(bad(of, what));
-    }
-    let alone = Rate::new(c.alone_units_per_s).map_err(|error| bad(of, error))?;
-    Ok(CoRun {
-        other: name(of, &c.stage)?,
-        other_sms: Sms(c.sms),
-        caps: match c.caps {
-            client::CoRunCaps::Reserve => Caps::Reserve,
-            client::CoRunCaps::HalfMore => Caps::HalfMore,
-            client::CoRunCaps::None => Caps::None,
-        },
-        alone,
-        overlap: c.overlap,
-    })
-}
-
-/// What a measurement was made with.
-pub(crate) fn conditions(c: &client::Conditions) -> curve::Conditions {
-    curve::Conditions {
-        cpu: c.cpu.clone(),
-        driver: c.driver.clone(),
-        evenkeel: c.evenkeel.clone(),
-    }
 }

@@ -85,10 +85,14 @@ fn co_run(w: &pb::CoRun) -> Result<CoRun, Bad> {
         Ok(CoRun {
             other: name("stage", &w.stage)?,
             other_sms: Sms(at_most("sms", w.sms, SMS_MAX)?),
-            caps: match w.caps() {
-                pb::CoRunCaps::Unspecified | pb::CoRunCaps::Reserve => Caps::Reserve,
-                pb::CoRunCaps::HalfMore => Caps::HalfMore,
-                pb::CoRunCaps::None => Caps::None,
+            caps: match pb::CoRunCaps::try_from(w.caps) {
+                Ok(pb::CoRunCaps::Unspecified | pb::CoRunCaps::Reserve) => Caps::Reserve,
+                Ok(pb::CoRunCaps::HalfMore) => Caps::HalfMore,
+                Ok(pb::CoRunCaps::None) => Caps::None,
+                Err(_) => {
+                    let why = format!("{} is not known; 1 is reserve, 2 half more, 3 none", w.caps);
+                    return Err(Bad::new("caps", why));
+                }
             },
             alone: Rate::new(alone).map_err(|e| Bad::new("alone_units_per_s", e))?,
             overlap: within("overlap", w.overlap, f64::MIN_POSITIVE, 1.0)?,
@@ -334,6 +338,11 @@ mod tests {
             };
             assert!(point(&with).unwrap_err().field.starts_with("beside."));
         }
+        let unknown = pb::ProfilePoint {
+            beside: Some(pb::CoRun { caps: 77, ..beside }),
+            ..with
+        };
+        assert_eq!(point(&unknown).unwrap_err().field, "beside.caps");
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub(super) struct Run<'a> {
 
 pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Failure> {
     let path = args.file.clone().unwrap_or_default();
-    let file = JobFile::read(&path)?;
+    let file = JobFile::load(&path, None)?;
     let client = globals.client()?;
     let node = client.node().await.doing("look at the node")?;
     let mut works = works(&client, &node, &file, &path, &args).await?;

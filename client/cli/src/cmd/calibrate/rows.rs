@@ -6,8 +6,11 @@ use std::io;
 
 use csv::StringRecord;
 use evenkeel_client::{CoRun, CoRunCaps, Conditions, Profile, ProfileKey, ProfilePoint};
+use evenkeel_core::decide::node::{POINTS_MAX, PROFILES_MAX};
 
+use crate::mistake;
 use crate::nearest::nearest;
+use crate::offline;
 
 /// Every column, in the order of writing. The first six are needed.
 const COLUMNS: [&str; 18] = [
@@ -31,8 +34,6 @@ const COLUMNS: [&str; 18] = [
     "evenkeel",
 ];
 const NEEDED: usize = 6;
-/// Measurements of one profile: the daemon's limit.
-const POINTS_MAX: usize = 10_000;
 /// The fastest that the daemon believes.
 const RATE_MAX: f64 = 1e15;
 /// The most of anything that is counted in a row; the daemon's own limits are lower, and it says so.
@@ -96,6 +97,13 @@ pub(super) fn read(text: &str) -> Result<Vec<Profile>, Bad> {
             });
             profiles.len() - 1
         });
+        if profiles.len() > PROFILES_MAX {
+            let what = format_args!(
+                "this is profile {}; {PROFILES_MAX} are kept of one tenant",
+                profiles.len()
+            );
+            return Err(row.bad("stage", what));
+        }
         if profiles[at].points.len() == POINTS_MAX {
             let what =
                 format_args!("a profile holds {POINTS_MAX} measurements, and here is one more");
@@ -127,7 +135,12 @@ fn columns(header: &StringRecord) -> Result<Vec<Option<usize>>, Bad> {
     for (i, name) in header.iter().enumerate() {
         let Some(at) = COLUMNS.iter().position(|c| *c == name) else {
             let near = nearest(name, COLUMNS.iter().copied()).or_else(|| same_quantity(name));
-            let near = near.map_or_else(String::new, |near| format!("; is it meant as `{near}`?"));
+            let near = match near {
+                Some(near) => format!("; is it meant as `{near}`?"),
+                None if name.contains([';', '\t']) => "; columns are parted by commas".to_owned(),
+                None => format!("; known are {}", COLUMNS.join(", ")),
+            };
+            let name = mistake::cut(name);
             let what = format!(
                 "line 1, column {}: there is no column `{name}`{near}",
                 i + 1
@@ -206,10 +219,13 @@ impl Row<'_> {
         let fine = text.len() <= 128 && text.bytes().all(|b| b.is_ascii_graphic());
         match fine {
             true => Ok(text.to_owned()),
-            false => Err(self.bad(
-                column,
-                format_args!("`{text}` is not 1 to 128 signs without spaces"),
-            )),
+            false => {
+                let text = mistake::cut(text);
+                Err(self.bad(
+                    column,
+                    format_args!("`{text}` is not 1 to 128 signs of ASCII without spaces"),
+                ))
+            }
         }
     }
 
@@ -242,6 +258,10 @@ impl Row<'_> {
             .map_err(|_| self.bad(column, format_args!("`{text}` is not a number")))?;
         match x.is_finite() && (0.0..=RATE_MAX).contains(&x) {
             true => Ok(x),
+            // Not three hundred digits.
+            false if x.is_finite() && x.abs() > RATE_MAX => {
+                Err(self.bad(column, format_args!("{x:e} is not 0 to {RATE_MAX:e}")))
+            }
             false => Err(self.bad(column, format_args!("{x} is not 0 to {RATE_MAX:e}"))),
         }
     }
@@ -259,41 +279,24 @@ impl Row<'_> {
             beside: self.beside()?,
             conditions: self.conditions(),
         };
-        for (column, is_wrong, what) in [
-            (
-                "batch",
-                point.batch == 0,
-                "it is at least 1; 1 where the stage has none",
-            ),
-            ("replicas", point.replicas == 0, "it is at least 1"),
-            (
-                "weight",
-                point.weight == 0.0,
-                "a measurement that counts nothing is left out",
-            ),
-            (
-                "cores",
-                point.cores == 0 && point.sms == 0,
-                "a trial without cores and SMs measures nothing",
-            ),
-        ] {
-            if is_wrong {
-                return Err(self.bad(column, what));
-            }
-        }
+        // What the daemon would refuse, in the words of its columns.
+        offline::point(&point).map_err(|bad| {
+            let column = bad.path.trim_start_matches("conditions.").replace('.', "_");
+            self.bad(&column, bad.why)
+        })?;
         Ok((point, self.count("repeat", Some(1))?))
     }
 
     fn beside(&self) -> Result<Option<CoRun>, Bad> {
         if self.text("beside_stage").is_none() {
-            return Ok(None);
-        }
-        let overlap = self.number("beside_overlap", None)?;
-        if !(overlap > 0.0 && overlap <= 1.0) {
-            return Err(self.bad(
-                "beside_overlap",
-                format_args!("{overlap} is not above 0 and at most 1"),
-            ));
+            let rest = COLUMNS.iter().filter(|c| c.starts_with("beside_"));
+            return match rest.copied().find(|c| self.text(c).is_some()) {
+                Some(column) => Err(self.bad(
+                    column,
+                    "it is of another stage, and `beside_stage` is empty",
+                )),
+                None => Ok(None),
+            };
         }
         Ok(Some(CoRun {
             stage: self.name("beside_stage")?,
@@ -308,7 +311,7 @@ impl Row<'_> {
                 }
             },
             alone_units_per_s: self.number("beside_alone_units_per_s", None)?,
-            overlap,
+            overlap: self.number("beside_overlap", None)?,
         }))
     }
 
@@ -442,6 +445,10 @@ mod tests {
                 "the column `batch` is missing",
             ),
             (
+                "stage;gpu;cores;sms;batch;units_per_s",
+                "line 1, column 1: there is no column `stage;gpu;cores;sms;batch;units_per_s`; columns are parted by commas",
+            ),
+            (
                 "stage,stage,gpu",
                 "line 1, column 2: `stage` is there twice",
             ),
@@ -460,16 +467,76 @@ mod tests {
             ("s,g,1,20,1,NaN", "line 4, column `units_per_s`: NaN"),
             ("s,g,1,20,1,-5", "line 4, column `units_per_s`: -5"),
             ("s,g,1,20,1,inf", "line 4, column `units_per_s`: inf"),
-            ("s,g,1,20,1,1e300", "line 4, column `units_per_s`"),
+            (
+                "s,g,1,20,1,1e300",
+                "line 4, column `units_per_s`: 1e300 is not 0 to 1e15",
+            ),
             (
                 "s,g,99999999999,20,1,5",
                 "line 4, column `cores`: 99999999999 is more",
             ),
             ("s,g,0,0,1,5", "measures nothing"),
             ("a b,g,1,20,1,5", "line 4, column `stage`"),
+            (
+                "s,g,1,20,99999999,5",
+                "line 4, column `batch`: 99999999 is more than",
+            ),
+            (
+                "s,g,99999,20,1,5",
+                "line 4, column `cores`: 99999 is more than",
+            ),
             ("s,g,1,10,1,7", "is in line 3 already; repeats are numbered"),
         ] {
             check(&row(text), expect);
+        }
+    }
+
+    #[test]
+    fn what_the_daemon_would_refuse_is_named_by_its_column() {
+        let wide =
+            |columns: &str, fields: &str| format!("{HEAD},{columns}\ns,g,1,10,1,5,{fields}\n");
+        let long = "x".repeat(300);
+        let beside = "beside_stage,beside_sms,beside_alone_units_per_s,beside_overlap";
+        for (columns, fields, expect) in [
+            (
+                "replicas",
+                "99999",
+                "line 2, column `replicas`: 99999 is more than",
+            ),
+            (
+                "replicas",
+                "0",
+                "line 2, column `replicas`: it is at least 1",
+            ),
+            ("weight", "0", "line 2, column `weight`: 0.0 is not above 0"),
+            ("weight", "-1", "line 2, column `weight`: -1 is not 0 to"),
+            (
+                "weight",
+                "1e12",
+                "line 2, column `weight`: 1000000000000.0 is not above 0 and at most",
+            ),
+            (
+                "cpu",
+                long.as_str(),
+                "line 2, column `cpu`: it is longer than",
+            ),
+            (
+                "beside_sms",
+                "20",
+                "line 2, column `beside_sms`: it is of another stage, and `beside_stage` is empty",
+            ),
+            (
+                beside,
+                "t,10,0,0.5",
+                "line 2, column `beside_alone_units_per_s`: 0.0 is not above 0",
+            ),
+            (
+                beside,
+                "t,10,5,1.5",
+                "line 2, column `beside_overlap`: 1.5 is not above 0 and at most 1",
+            ),
+        ] {
+            check(&wide(columns, fields), expect);
         }
     }
 

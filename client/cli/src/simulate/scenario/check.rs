@@ -1,16 +1,17 @@
 //! What a scenario's parts mean together: names that have to match, keys that belong to each other, files beside it. Each
 //! complaint has the file, line and column, says what is wrong, and what would be right.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 
 use evenkeel_client::{self as client, ResizeMode};
 use evenkeel_core::curve::{Curve, Point};
 use evenkeel_core::grant::Resize;
-use evenkeel_core::job::{JobSpec, Role};
+use evenkeel_core::job::{JobSpec, Role, StageSpec};
 use evenkeel_core::unit::{Bytes, Rate, Sms};
 use evenkeel_gpu::GpuSpec;
+use toml::Spanned;
 
 use super::fields::{DRIFTS_MAX, JOBS_MAX, POINTS_MAX, SECONDS_MAX};
 use super::file::{
@@ -19,7 +20,9 @@ use super::file::{
 use super::{Detectors, Fidelity, Job, Nodes, Scenario, Truth};
 use crate::cmd::calibrate::read_profiles;
 use crate::fail::Failure;
-use crate::jobfile::{JobFile, mistake};
+use crate::files;
+use crate::jobfile::{JobFile, place_of};
+use crate::mistake;
 use crate::nearest::nearest;
 use crate::offline::{self, CORES_MAX, GPUS_MAX};
 use crate::simulate::drift::{Drift, Shape};
@@ -30,6 +33,8 @@ pub(super) struct Reader<'a> {
     pub(super) text: &'a str,
     pub(super) name: &'a str,
     pub(super) beside: &'a Path,
+    /// Another length than the scenario's, if one is wished for.
+    pub(super) seconds: Option<f64>,
 }
 
 impl Reader<'_> {
@@ -38,8 +43,11 @@ impl Reader<'_> {
             let missing = error.message().starts_with("missing field");
             let span = error.span().filter(|span| !missing || span.start > 0);
             match span {
-                Some(span) => self.wrong(&span, mistake(&error)),
-                None => Failure::usage(format!("{}: {}", self.name, mistake(&error))),
+                Some(span) => self.wrong(&span, mistake::in_words(error.message())),
+                None => {
+                    let what = mistake::in_words(error.message());
+                    Failure::usage(format!("{}: {what}", self.name))
+                }
             }
         })?;
         let span = file.node.span();
@@ -52,9 +60,12 @@ impl Reader<'_> {
             )));
         }
         let mut jobs: Vec<Job> = Vec::with_capacity(file.jobs.len());
-        for entry in file.jobs {
+        for (i, entry) in file.jobs.into_iter().enumerate() {
             let span = entry.span();
-            let job = self.job(entry.into_inner(), &span, &nodes)?;
+            let entry = entry.into_inner();
+            let longest = file.seconds.max(self.seconds.unwrap_or(0.0));
+            self.in_time(&entry, i, longest)?;
+            let job = self.job(entry, i, &span, &nodes)?;
             if jobs.iter().any(|other| other.spec.name == job.spec.name) {
                 let twice = format!(
                     "two jobs are called {}; give each a name of its own",
@@ -80,10 +91,49 @@ impl Reader<'_> {
 
     /// A complaint about what is written there.
     fn wrong(&self, span: &Range<usize>, what: impl std::fmt::Display) -> Failure {
-        let before = self.text.get(..span.start).unwrap_or(self.text);
-        let line = before.matches('\n').count() + 1;
-        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-        Failure::usage(format!("{}:{line}:{column}: {what}", self.name))
+        Failure::usage(format!(
+            "{}: {what}",
+            files::place(self.name, self.text, span)
+        ))
+    }
+
+    /// Where a key is; its path where it is not found in the text.
+    fn key(&self, path: &str) -> String {
+        match place_of(self.text, path) {
+            Some(span) => files::place(self.name, self.text, &span),
+            None => format!("{}: {path}", self.name),
+        }
+    }
+
+    /// What would happen when the simulation is over, or the job, is a mistake of a unit: it would be left out in silence.
+    fn in_time(&self, entry: &JobEntry, at: usize, seconds: f64) -> Result<(), Failure> {
+        let wrong = |key: String, what: String| {
+            Failure::usage(what).about(&self.key(&format!("jobs[{at}].{key}")))
+        };
+        let arrives = entry.arrives;
+        if arrives >= seconds {
+            let what =
+                format!("the job arrives at {arrives} s, and the simulation ends at {seconds} s");
+            return Err(wrong("arrives".to_owned(), what));
+        }
+        if let Some(ends) = entry.ends.filter(|ends| *ends <= arrives) {
+            let what = format!("the job ends ({ends} s) before it arrives ({arrives} s)");
+            return Err(wrong("ends".to_owned(), what));
+        }
+        let (end, whose) = match entry.ends.filter(|ends| *ends < seconds) {
+            Some(ends) => (ends, "its job"),
+            None => (seconds, "the simulation"),
+        };
+        for (i, drift) in entry.drifts.iter().enumerate() {
+            let begins = arrives + drift.get_ref().at;
+            if begins >= end {
+                let what = format!(
+                    "the drift begins at {begins} s (`at` counts from the job's arrival), and {whose} ends at {end} s"
+                );
+                return Err(wrong(format!("drifts[{i}].at"), what));
+            }
+        }
+        Ok(())
     }
 
     fn nodes(&self, file: NodeFile, span: &Range<usize>) -> Result<Nodes, Failure> {
@@ -121,16 +171,35 @@ impl Reader<'_> {
         })
     }
 
-    fn job(&self, entry: JobEntry, span: &Range<usize>, nodes: &Nodes) -> Result<Job, Failure> {
-        let (spec, detectors) = self.spec(&entry, span, nodes)?;
+    /// A stage that may use a GPU needs a node with one.
+    fn has_gpus(&self, spec: &JobSpec, at: usize, nodes: &Nodes) -> Result<(), Failure> {
+        let needs = |s: &StageSpec| s.sms.1 > Sms(0) || s.memory > Bytes(0);
+        let Some(stage) = spec
+            .stages
+            .iter()
+            .position(needs)
+            .filter(|_| nodes.gpus == 0)
+        else {
+            return Ok(());
+        };
+        let name = &spec.stages[stage].name;
+        let what = format!(
+            "stage {name} may use a GPU, and the node has none; say no_gpu = true there, or gpus and gpu in [node]"
+        );
+        let key = format!("jobs[{at}].spec.stages[{stage}]");
+        Err(Failure::usage(what).about(&self.key(&key)))
+    }
+
+    fn job(
+        &self,
+        entry: JobEntry,
+        at: usize,
+        span: &Range<usize>,
+        nodes: &Nodes,
+    ) -> Result<Job, Failure> {
+        let (spec, detectors) = self.spec(&entry, at, span, nodes)?;
+        self.has_gpus(&spec, at, nodes)?;
         let names: Vec<&str> = spec.stages.iter().map(|s| s.name.as_str()).collect();
-        if let Some(ends) = entry.ends.filter(|ends| *ends <= entry.arrives) {
-            let what = format!(
-                "the job ends ({ends} s) before it arrives ({} s)",
-                entry.arrives
-            );
-            return Err(self.wrong(span, what));
-        }
         for (name, truth) in &entry.stages {
             index(&names, name).map_err(|what| self.wrong(&truth.span(), what))?;
         }
@@ -153,7 +222,7 @@ impl Reader<'_> {
             );
             return Err(self.wrong(span, what));
         }
-        let drift = |d: &toml::Spanned<DriftFile>| {
+        let drift = |d: &Spanned<DriftFile>| {
             drift(d.get_ref(), &names).map_err(|what| self.wrong(&d.span(), what))
         };
         let drifts = entry.drifts.iter().map(drift).collect::<Result<_, _>>()?;
@@ -181,13 +250,21 @@ impl Reader<'_> {
     fn spec(
         &self,
         entry: &JobEntry,
+        index: usize,
         span: &Range<usize>,
         nodes: &Nodes,
     ) -> Result<(JobSpec, Detectors), Failure> {
         let (file, at) = match (&entry.spec, &entry.file) {
-            (Some(spec), None) => (spec.get_ref().clone(), spec.span()),
+            (Some(spec), None) => {
+                let file = spec.get_ref();
+                file.check().map_err(|wrong| {
+                    let path = format!("jobs[{index}].spec.{}", wrong.path);
+                    wrong.failure.about(&self.key(&path))
+                })?;
+                (file.clone(), spec.span())
+            }
             (None, Some(path)) => {
-                let read = JobFile::read(&self.beside.join(path.get_ref()));
+                let read = JobFile::load(&self.beside.join(path.get_ref()), None);
                 let read = read.map_err(|failure| self.wrong(&path.span(), failure.what))?;
                 (read, path.span())
             }
@@ -271,9 +348,7 @@ impl Reader<'_> {
                 wrong("environments and step belong together: write both")
             }
             (None, None, Some(family), None, None) => Ok(Law::Family(*family)),
-            (None, None, None, Some(points), None) => {
-                points_law(points).map_err(|what| self.wrong(span, what))
-            }
+            (None, None, None, Some(points), None) => self.points(points, span),
             (None, None, None, None, Some(path)) => self
                 .profile(path.get_ref())
                 .map_err(|what| self.wrong(&path.span(), what)),
@@ -283,8 +358,35 @@ impl Reader<'_> {
         }
     }
 
+    fn points(&self, points: &[Spanned<PointFile>], span: &Range<usize>) -> Result<Law, Failure> {
+        if points.len() > POINTS_MAX {
+            let what = format!("{} points; at most {POINTS_MAX} are taken", points.len());
+            return Err(self.wrong(span, what));
+        }
+        let mut places: BTreeSet<(u32, u32, u32)> = BTreeSet::new();
+        for written in points {
+            let p = written.get_ref();
+            let what = if p.cores == 0 && p.sms == 0 {
+                "a point without cores and SMs measures nothing".to_owned()
+            } else if !places.insert((p.cores, p.sms, p.batch)) {
+                format!(
+                    "two points at {} cores, {} SMs, batch {}; leave one of them out",
+                    p.cores, p.sms, p.batch
+                )
+            } else {
+                continue;
+            };
+            return Err(self.wrong(&written.span(), what));
+        }
+        let points: Vec<Point> = points.iter().map(|p| point(p.get_ref())).collect();
+        let curve = Curve::fit(&points, &[], 1.0, 1);
+        let curve = curve.ok_or_else(|| self.wrong(span, "no point does any work"))?;
+        Ok(Law::Points(curve))
+    }
+
     fn profile(&self, path: &Path) -> Result<Law, String> {
-        let profiles = read_profiles(&self.beside.join(path)).map_err(|failure| failure.what)?;
+        let path = self.beside.join(path);
+        let profiles = read_profiles(&path).map_err(|failure| failure.what)?;
         let [profile] = profiles.as_slice() else {
             return Err(format!(
                 "{} has {} profiles; one is wanted",
@@ -292,16 +394,12 @@ impl Reader<'_> {
                 profiles.len()
             ));
         };
-        let points = profile.points.iter().filter(|p| p.units_per_s > 0.0);
-        let points: Vec<PointFile> = points
-            .map(|p| PointFile {
-                cores: p.cores,
-                sms: p.sms,
-                batch: p.batch.max(1),
-                units_per_s: p.units_per_s,
-            })
-            .collect();
-        points_law(&points)
+        // As the daemon fits it: repeats count together, and points of pairs are on no curve.
+        let profile = offline::profile(profile)
+            .map_err(|bad| format!("{}: {}: {}", path.display(), bad.path, bad.why))?;
+        let curve = Curve::fit(&profile.points, &[], 1.0, 1);
+        let nothing = || format!("{}: no point does any work", path.display());
+        curve.map(Law::Points).ok_or_else(nothing)
     }
 
     fn kappa(&self, entry: &JobEntry, names: &[&str]) -> Result<Vec<Vec<f64>>, Failure> {
@@ -351,42 +449,17 @@ fn crowd(file: &TruthFile, environments: u32, step_s: f64) -> Crowd {
     }
 }
 
-fn points_law(points: &[PointFile]) -> Result<Law, String> {
-    if points.len() > POINTS_MAX {
-        return Err(format!(
-            "{} points; at most {POINTS_MAX} are taken",
-            points.len()
-        ));
+fn point(p: &PointFile) -> Point {
+    Point {
+        cores: p.cores,
+        sms: Sms(p.sms),
+        batch: p.batch,
+        replicas: 1,
+        rate: Rate::clamped(p.units_per_s),
+        memory: Bytes(0),
+        weight: 1.0,
+        ..Point::default()
     }
-    if points.iter().any(|p| p.cores == 0 && p.sms == 0) {
-        return Err("a point without cores and SMs measures nothing".to_owned());
-    }
-    let mut places: BTreeMap<(u32, u32, u32), ()> = BTreeMap::new();
-    for p in points {
-        if places.insert((p.cores, p.sms, p.batch), ()).is_some() {
-            return Err(format!(
-                "two points at {} cores, {} SMs, batch {}; leave one of them out",
-                p.cores, p.sms, p.batch
-            ));
-        }
-    }
-    let points: Vec<Point> = points
-        .iter()
-        .map(|p| Point {
-            cores: p.cores,
-            sms: Sms(p.sms),
-            batch: p.batch,
-            replicas: 1,
-            rate: Rate::clamped(p.units_per_s),
-            memory: Bytes(0),
-            weight: 1.0,
-            ..Point::default()
-        })
-        .collect();
-    let curve = Curve::fit(&points, &[], 1.0, 1);
-    curve
-        .map(Law::Points)
-        .ok_or_else(|| "no point does any work".to_owned())
 }
 
 fn drift(file: &DriftFile, names: &[&str]) -> Result<Drift, String> {

@@ -122,7 +122,7 @@ pub(super) struct TruthFile {
     pub(super) batch_half: f64,
     // Measured.
     #[serde(default)]
-    pub(super) points: Option<Vec<PointFile>>,
+    pub(super) points: Option<Vec<Spanned<PointFile>>>,
     pub(super) profile: Option<Spanned<PathBuf>>,
     // All kinds.
     #[serde(default, deserialize_with = "fields::spread")]

@@ -7,7 +7,6 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
 use std::path::Path;
 
 use evenkeel_core::job::{Detector, JobSpec};
@@ -16,7 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use super::drift::Drift;
 use super::law::Law;
-use crate::fail::{Doing as _, Failure, USAGE};
+use crate::fail::Failure;
+use crate::files;
+
+/// The largest scenario that is read: 64 jobs of eight stages with a hundred points each have some 4 MiB.
+const FILE_MAX: u64 = 8 << 20;
 
 /// How finely the pipeline is simulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
@@ -96,17 +99,30 @@ pub(crate) struct Truth {
 }
 
 impl Scenario {
-    /// Reads a file.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
-        let text = fs::read_to_string(path)
-            .doing(format_args!("read the scenario {}", path.display()))
-            .map_err(|failure| failure.code(USAGE))?;
+    /// Reads a file. `seconds` is another length than its own, if one is wished for: what is beyond both is a mistake.
+    pub(crate) fn read(path: &Path, seconds: Option<f64>) -> Result<Self, Failure> {
+        let text = files::read(path, "scenario", FILE_MAX)?;
         let beside = path.parent().unwrap_or_else(|| Path::new("."));
-        Self::parse(&text, &path.display().to_string(), beside)
+        let name = &path.display().to_string();
+        check::Reader {
+            text: &text,
+            name,
+            beside,
+            seconds,
+        }
+        .scenario()
     }
 
     /// Reads a text. `name` is what it is called in messages; other files that it names are looked for in `beside`.
+    #[cfg(test)]
     pub(crate) fn parse(text: &str, name: &str, beside: &Path) -> Result<Self, Failure> {
-        check::Reader { text, name, beside }.scenario()
+        let seconds = None;
+        check::Reader {
+            text,
+            name,
+            beside,
+            seconds,
+        }
+        .scenario()
     }
 }

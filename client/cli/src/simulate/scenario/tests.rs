@@ -1,6 +1,9 @@
 //! Scenarios as people write them: what they say, and what is said of mistakes, with file, line and column.
 
+use std::fs;
+
 use super::*;
+use crate::fail::USAGE;
 use crate::simulate::{Wish, simulate};
 
 const GOOD: &str = "name = 's'
@@ -155,7 +158,7 @@ const CHANGES: &[(&str, &str, &str)] = &[
     (
         "sms = 66",
         "sms = 132",
-        "s.toml:29:1: two points at 0 cores, 132 SMs, batch 1",
+        "s.toml:30:45: two points at 0 cores, 132 SMs, batch 1",
     ),
     (
         "at = '1m'",
@@ -175,7 +178,7 @@ const CHANGES: &[(&str, &str, &str)] = &[
     (
         "role = 'training'",
         "role = 'training'\nsms = 2\nmin_sms = 3",
-        "s.toml:10:1: stage training: `sms` says both",
+        "s.toml:20:1: stage training: `sms` says both",
     ),
     (
         "role = 'training'",
@@ -191,7 +194,42 @@ const CHANGES: &[(&str, &str, &str)] = &[
     (
         "[jobs.spec]",
         "arrives = 5\nends = 5\n[jobs.spec]",
-        "s.toml:7:1: the job ends (5 s) before it arrives (5 s)",
+        "s.toml:11:1: the job ends (5 s) before it arrives (5 s)",
+    ),
+    (
+        "at = '1m'",
+        "at = -5",
+        "s.toml:33:6: -5 s is not a time from 0 s to 31 days",
+    ),
+    (
+        "at = '1m'",
+        "at = '20m'",
+        "s.toml:33:1: the drift begins at 1200 s (`at` counts from the job's arrival), and the simulation ends at 600 s",
+    ),
+    (
+        "[jobs.spec]",
+        "ends = 30\n[jobs.spec]",
+        "s.toml:34:1: the drift begins at 60 s (`at` counts from the job's arrival), and its job ends at 30 s",
+    ),
+    (
+        "[jobs.spec]",
+        "arrives = '10m'\n[jobs.spec]",
+        "s.toml:10:1: the job arrives at 600 s, and the simulation ends at 600 s",
+    ),
+    (
+        "unit = 'env_step'",
+        "unit = 'env_step'\nweight = inf",
+        "s.toml:13:1: job j: weight = inf is not",
+    ),
+    (
+        "no_gpu = true",
+        "no_gpu = true\nafter = ['training']",
+        "s.toml:17:1: unknown key `after`; known are name, role,",
+    ),
+    (
+        "sms = 66",
+        "sms = '50%'",
+        "s.toml:30:19: the text `50%` is not a whole number",
     ),
     (
         "[jobs.spec]",
@@ -232,11 +270,11 @@ fn a_job_may_be_in_a_file_beside_the_scenario() {
     let path = folder.path().join("s.toml");
     fs::write(&path, text).unwrap();
     assert_eq!(
-        Scenario::read(&path).unwrap().jobs[0].spec,
+        Scenario::read(&path, None).unwrap().jobs[0].spec,
         read(GOOD).unwrap().jobs[0].spec
     );
     fs::remove_file(folder.path().join("job.toml")).unwrap();
-    let failure = Scenario::read(&path).unwrap_err();
+    let failure = Scenario::read(&path, None).unwrap_err();
     assert!(
         failure
             .what

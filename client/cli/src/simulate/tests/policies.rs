@@ -66,11 +66,12 @@ fn the_clairvoyant_is_the_best_of_all_splits() {
 #[test]
 fn a_drift_is_followed_and_constant_load_is_left_alone() {
     let drift = "[[jobs.drifts]]\nstage = \"training\"\nat = \"20m\"\nfactor = 1.8\n";
-    let wish = Wish {
-        seconds: Some(3_600.0),
-        ..Wish::default()
+    let hour = |plain: Plain| {
+        let text = plain.text().replacen("seconds = 600", "seconds = 3600", 1);
+        Scenario::parse(&text, "hour.toml", Path::new(".")).unwrap()
     };
-    let drifts = report(&curved(drift, "noise = 0.02").scenario(), &wish);
+    let wish = Wish::default();
+    let drifts = report(&hour(curved(drift, "noise = 0.02")), &wish);
     for policy in [
         Policy::WaterfillStreak,
         Policy::WaterfillCusum,
@@ -89,7 +90,7 @@ fn a_drift_is_followed_and_constant_load_is_left_alone() {
         );
     }
     assert_eq!(of(&drifts, Policy::EbrlOnce).moves, 0);
-    let constant = report(&curved("", "noise = 0.03").scenario(), &wish);
+    let constant = report(&hour(curved("", "noise = 0.03")), &wish);
     for row in &constant.policies {
         assert_eq!(row.moves, 0, "{:?}", row.policy);
         assert_eq!(row.paused_s, 0.0);

@@ -32,7 +32,7 @@ fn all_of_them_run_and_none_of_their_splits_beats_the_clairvoyant() {
     files.sort();
     assert!(files.len() >= SHIPPED, "only {} scenarios", files.len());
     for file in files {
-        let mut scenario = Scenario::read(&file).unwrap_or_else(|f| panic!("{f}"));
+        let mut scenario = Scenario::read(&file, None).unwrap_or_else(|f| panic!("{f}"));
         assert_eq!(
             file.file_stem().unwrap().to_str().unwrap(),
             scenario.name,
@@ -94,7 +94,7 @@ fn the_demos_scenario_predicts_the_demos_virtual_pipeline() {
 
 #[test]
 fn policies_have_a_row_each_in_the_table() {
-    let scenario = Scenario::read(&folder().join("two-jobs.toml")).unwrap();
+    let scenario = Scenario::read(&folder().join("two-jobs.toml"), None).unwrap();
     let wish = Wish {
         seconds: Some(SECONDS),
         ..Wish::default()
