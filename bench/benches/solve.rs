@@ -82,6 +82,7 @@ fn problem(policy: Policy, groups: u32) -> Problem {
         kappa: None,
         sm_mode: SmMode::Reserve,
         policy,
+        caps: Default::default(),
     }
 }
 

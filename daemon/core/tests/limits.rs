@@ -55,6 +55,7 @@ fn problem(stages: Vec<Stage>, cores: u32, memory: u64) -> Problem {
         kappa: None,
         sm_mode: SmMode::Reserve,
         policy: Policy::Waterfill,
+        caps: Default::default(),
     }
 }
 

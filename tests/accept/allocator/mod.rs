@@ -9,7 +9,7 @@ mod stages;
 mod trials;
 mod two;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 
 use crate::Run;
 use crate::plans::{cargo, tail};
@@ -21,17 +21,16 @@ pub(crate) async fn measure(run: &Run, number: u8) -> anyhow::Result<Vec<Row>> {
         1 => search::measure(run),
         2 => search::fairness(run),
         3 => corun::measure(run),
-        4 => trials::measure(run),
+        4 => {
+            let mut rows = trials::measure(run)?;
+            rows.extend(stages::measure().await?);
+            Ok(rows)
+        }
         5 => detect::measure(run),
         6 => speed::measure(run),
         7 => two::measure(run),
         8 => bad::measure().await,
-        n => Ok(vec![Row::new(
-            &format!("line {n}"),
-            "measured",
-            "its measurement is not written yet",
-            false,
-        )]),
+        n => bail!("there is no line {n}"),
     }
 }
 

@@ -56,7 +56,23 @@ pub(super) fn measure(run: &Run) -> anyhow::Result<Vec<Row>> {
         )?,
         row("waterfill on problems made by hand", MADE, true)?,
         Row::beside("ebrl against it", Ok(loss)),
+        Row::beside(
+            "ebrl on curves of the usual shape, by the simulator's knee (docs/allocation.md)",
+            published(),
+        ),
     ])
+}
+
+/// What `ebrl` loses on average, by the share of the GPU at which the simulator has its knee.
+fn published() -> anyhow::Result<String> {
+    let said = core_test("published", &[])?;
+    let mut told = Vec::new();
+    for line in said.lines().filter(|l| l.starts_with("ebrl: ")) {
+        let (knee, mean) = (number(line, "at")?, number(line, "mean")?);
+        told.push(format!("{knee} %: {:.1} %", 100.0 * mean));
+    }
+    anyhow::ensure!(!told.is_empty(), "the test did not say what was lost");
+    Ok(format!("lost on average at {}", told.join(", ")))
 }
 
 /// Line 2: two or three jobs.

@@ -176,7 +176,7 @@ fn measurements_that_are_none_are_named_by_stage_and_point() {
     assert!(
         failure
             .what
-            .starts_with("the profile of reach/training: point 4: a throughput must be"),
+            .starts_with("reach/training.points[3].units_per_s: a throughput must be"),
         "{failure}"
     );
 }

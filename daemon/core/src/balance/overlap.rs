@@ -274,17 +274,18 @@ impl Fit {
         let mean = |a: usize| self.xx[0][a] / self.weight;
         let varies = |a: usize| self.xx[a][a] / self.weight - mean(a) * mean(a) > 1e-4;
         let mut used: Vec<usize> = (0..n).filter(|a| *a == 0 || varies(*a)).collect();
+        // Of those left out: how sure it is that they cost nothing.
+        let mut left_out: Vec<(usize, f64)> = Vec::new();
         loop {
-            let (slopes, errors) = self.solve_for(&used)?;
-            let lowest = used
-                .iter()
-                .skip(1)
-                .copied()
-                .min_by(|a, b| slopes[*a].total_cmp(&slopes[*b]));
-            match lowest.filter(|a| slopes[*a] < 0.0) {
-                Some(helps) => used.retain(|a| *a != helps),
-                None => return Some((slopes, errors)),
-            }
+            let (slopes, mut errors) = self.solve_for(&used)?;
+            let costly = used.iter().skip(1).copied();
+            let lowest = costly.min_by(|a, b| slopes[*a].total_cmp(&slopes[*b]));
+            let Some(helps) = lowest.filter(|a| slopes[*a] < 0.0) else {
+                left_out.iter().for_each(|(a, error)| errors[*a] = *error);
+                return Some((slopes, errors));
+            };
+            left_out.push((helps, errors[helps]));
+            used.retain(|a| *a != helps);
         }
     }
 
