@@ -8,6 +8,7 @@ mod speed;
 mod stages;
 mod trials;
 mod two;
+mod whatif;
 
 use anyhow::{Context as _, bail, ensure};
 
@@ -28,7 +29,11 @@ pub(crate) async fn measure(run: &Run, number: u8) -> anyhow::Result<Vec<Row>> {
         }
         5 => detect::measure(run),
         6 => speed::measure(run),
-        7 => two::measure(run),
+        7 => {
+            let mut rows = two::measure(run)?;
+            rows.extend(whatif::measure(run)?);
+            Ok(rows)
+        }
         8 => bad::measure().await,
         n => bail!("there is no line {n}"),
     }

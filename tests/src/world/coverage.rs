@@ -66,6 +66,7 @@ pub fn missing(counts: &Counts) -> Vec<String> {
         ("told", "drain"),
         ("cancel", "given back"),
         ("cancel", "taken after the grace"),
+        ("sharing", "promised"),
         ("fault", "stall"),
         ("fault", "a device hangs"),
     ];

@@ -347,6 +347,9 @@ impl World {
                     cause: Cause::Revoked,
                     ..
                 } if told => self.counts.add("cancel", "taken after the grace"),
+                Event::JobAdmitted { promised: true, .. } => {
+                    self.counts.add("sharing", "promised");
+                }
                 _ => {}
             }
             self.trace

@@ -162,15 +162,7 @@ fn sentences(problem: &Problem, solution: &Solution, spare: u32) -> Vec<String> 
             ));
         }
     }
-    match problem.caps {
-        Caps::Reserve => {}
-        Caps::HalfMore => why.push(
-            "Each stage may use half as many SMs again as it is promised: that did most in trials.".into(),
-        ),
-        Caps::None => why.push(
-            "Each stage may use all SMs of the GPU, whatever it is promised: that did most in trials.".into(),
-        ),
-    }
+    why.extend(beyond(problem.caps).map(String::from));
     if spare > 0 && problem.sm_mode == SmMode::Reserve {
         why.push(format!(
             "{} stay idle: no stage may take them, or no enforceable share is that small.",
@@ -199,6 +191,19 @@ fn sentences(problem: &Problem, solution: &Solution, spare: u32) -> Vec<String> 
         why.push("The search reached its limit: this split is good, perhaps not the best.".into());
     }
     why
+}
+
+/// How far stages may go beyond what they are promised, where trials of that did most.
+const fn beyond(caps: Caps) -> Option<&'static str> {
+    match caps {
+        Caps::Reserve => None,
+        Caps::HalfMore => Some(
+            "Each stage may use half as many SMs again as it is promised: that did most in trials.",
+        ),
+        Caps::None => Some(
+            "Each stage may use all SMs of the GPU, whatever it is promised: that did most in trials.",
+        ),
+    }
 }
 
 /// Interference of less than this is not worth a word.

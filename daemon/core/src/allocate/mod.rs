@@ -26,6 +26,7 @@ mod place;
 mod predict;
 mod problem;
 pub mod rules;
+pub mod rules_together;
 mod together;
 mod waterfill;
 

@@ -12,6 +12,7 @@ use super::cap::Ceiling;
 use super::job::{inputs_of, pinned, profiles_of};
 use super::queue::Ahead;
 use super::room::{counted_for, free_room};
+use crate::allocate::rules_together::{self, Joint};
 use crate::allocate::{Bidder, Inputs, Portion, Room, TenantRoom, plan_together};
 use crate::balance::Watch;
 use crate::curve::corun::Caps;
@@ -95,7 +96,17 @@ fn together(d: &Durable, v: &Volatile, jobs: &[&Job], room: &Room) -> Option<Vec
         .into_iter()
         .filter_map(|tenant| Ceiling::beside_all(d, &v.caps, tenant, jobs).room(tenant, room))
         .collect();
-    plan_together(&bidders, d.node(), room, &caps).ok()
+    let portions = plan_together(&bidders, d.node(), room, &caps).ok()?;
+    debug_assert_eq!(
+        rules_together::broken(&Joint {
+            bidders: &bidders,
+            portions: &portions,
+            room,
+            caps: &caps,
+        }),
+        []
+    );
+    Some(portions)
 }
 
 /// How a waiting job begins with its fair part, where others have more than theirs: they are planned anew, and it is
