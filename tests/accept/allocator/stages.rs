@@ -99,7 +99,7 @@ impl Calibrated {
                 .points
                 .get(*stage)
                 .with_context(|| format!("no {stage}"))?;
-            let curve = Curve::fit(points, &[], 1.0, 1).with_context(|| format!("{stage}"))?;
+            let curve = Curve::fit(points, &[], 1.0, 1).with_context(|| (*stage).to_owned())?;
             least = least.min(curve.rate(*cores, Sms(*sms), *batch).get());
         }
         Ok(least)

@@ -378,6 +378,14 @@ async fn over_several() -> anyhow::Result<String> {
     ))
 }
 
+/// One more than a daemon keeps.
+fn many_profiles() -> String {
+    let many: Vec<String> = (0..1_001)
+        .map(|i| profile(&format!("bad/s{i}"), POINT))
+        .collect();
+    format!("[{}]", many.join(","))
+}
+
 async fn several(ground: &Ground) -> Row {
     let mut group = Group::default();
     let bad = format!("{HEAD}\n{ROW}\nbad/new,none,1,0,1,5\nbad/two,none,1,0,1,-5\n");
@@ -432,21 +440,10 @@ async fn several(ground: &Ground) -> Row {
     ];
     let found = refused(ground, "bad.json", text.as_bytes(), &words);
     group.case("one that is larger than a message", found).await;
-    let many: Vec<String> = (0..1_001)
-        .map(|i| profile(&format!("bad/s{i}"), POINT))
-        .collect();
-    let many = format!("[{}]", many.join(","));
-    group
-        .case(
-            "1,001 profiles",
-            refused(
-                ground,
-                "bad.json",
-                many.as_bytes(),
-                &["1001 profiles; 1000 are kept"],
-            ),
-        )
-        .await;
+    let many = many_profiles();
+    let words = ["1001 profiles; 1000 are kept"];
+    let found = refused(ground, "bad.json", many.as_bytes(), &words);
+    group.case("1,001 profiles", found).await;
     group.row("several profiles in a file, of which the last is bad")
 }
 

@@ -311,14 +311,22 @@ async fn refused(ground: &Ground, text: &str, code: i32, word: &str) -> anyhow::
     ground.refused(&["simulate", &path], code, &[word]).await
 }
 
+/// The job is in another file, which is not there.
+fn elsewhere() -> String {
+    let (before, spec) = GOOD.split_once("[jobs.spec]").unwrap_or((GOOD, ""));
+    let after = spec.find("[jobs.stages").map_or("", |at| &spec[at..]);
+    format!("{before}file = 'nowhere.toml'\n{after}")
+}
+
 /// Files that are none, too much, and what no node has.
 async fn more(ground: &Ground) -> Row {
     let mut group = Group::default();
-    let mut many = String::from("points = [");
-    (0..100_000).for_each(|i| many += &format!("{{ cores = {i}, units_per_s = 5 }},"));
-    let (before, spec) = GOOD.split_once("[jobs.spec]").unwrap_or((GOOD, ""));
-    let after = spec.find("[jobs.stages").map_or("", |at| &spec[at..]);
-    let elsewhere = format!("{before}file = 'nowhere.toml'\n{after}");
+    let points = (0..100_000).map(|i| format!("{{ cores = {i}, units_per_s = 5 }},"));
+    let many = points.fold(String::from("points = ["), |all, one| all + &one);
+    let trains = |key: &str| {
+        let role = "role = 'training'";
+        GOOD.replacen(role, &format!("{role}\n{key}"), 1)
+    };
     let twice = &GOOD[GOOD.find("[[jobs]]").unwrap_or(0)..];
     for (what, text, code, word) in [
         (
@@ -335,7 +343,7 @@ async fn more(ground: &Ground) -> Row {
         ),
         (
             "a job in a file that is not there",
-            elsewhere,
+            elsewhere(),
             USAGE,
             "bad.toml:10:8: cannot read the job file",
         ),
@@ -365,17 +373,13 @@ async fn more(ground: &Ground) -> Row {
         ),
         (
             "a least of SMs",
-            GOOD.replacen("role = 'training'", "role = 'training'\nmin_sms = 500", 1),
+            trains("min_sms = 500"),
             FAILED,
             "short by",
         ),
         (
             "a least of memory",
-            GOOD.replacen(
-                "role = 'training'",
-                "role = 'training'\nmemory = '900GiB'",
-                1,
-            ),
+            trains("memory = '900GiB'"),
             FAILED,
             "short by",
         ),
