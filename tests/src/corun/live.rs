@@ -192,6 +192,9 @@ impl Keeper {
                 true
             }
             Decision::Stay { reason, detail } => {
+                if let Some(outlook) = &judgement.outlook {
+                    self.plan.expect(outlook);
+                }
                 self.watch.stayed(Free::default(), reason, detail);
                 false
             }

@@ -19,8 +19,6 @@ pub use made::{Triple, triple};
 
 /// A stage is worth the name of a victim from this loss on.
 const MISSES: f64 = 0.25;
-/// A κ below this is not looked for: it costs less than a tenth.
-const TOLD: f64 = 0.1;
 /// Iterations under observation.
 const STEPS: u64 = 200;
 /// Most moves until shares are at rest.
@@ -54,6 +52,20 @@ pub struct Kappa {
     pub found: f64,
 }
 
+impl Kappa {
+    /// Below this a neighbour costs less than a tenth, and a share of it says nothing.
+    pub const OF_NOTE: f64 = 0.1;
+
+    /// How far off it was found: as a share of it; of one that is not of note, as it is.
+    pub fn error(&self) -> f64 {
+        if self.truth >= Self::OF_NOTE {
+            (self.found / self.truth - 1.0).abs()
+        } else {
+            (self.found - self.truth).abs()
+        }
+    }
+}
+
 /// All that is asked about one triple.
 #[derive(Clone, Debug)]
 pub struct Figures {
@@ -61,7 +73,7 @@ pub struct Figures {
     pub seed: u64,
     /// By how much the plan of curves alone promises too much.
     pub misses: f64,
-    /// The κ that cost something.
+    /// Generation beside training, and training beside generation.
     pub kappa: Vec<Kappa>,
     /// With shares kept.
     pub reserve: Found,
@@ -86,13 +98,10 @@ pub fn figures(seed: u64) -> anyhow::Result<Option<Figures>> {
     alone.run(STEPS)?;
     let found = alone.kappa().context("nothing was found of κ")?;
     let pairs = truth.into_iter().zip(found);
-    let of_note = pairs.filter(|(truth, _)| *truth >= TOLD);
     Ok(Some(Figures {
         seed,
         misses,
-        kappa: of_note
-            .map(|(truth, found)| Kappa { truth, found })
-            .collect(),
+        kappa: pairs.map(|(truth, found)| Kappa { truth, found }).collect(),
         reserve: managed(&triple, SmMode::Reserve)?,
         cap: managed(&triple, SmMode::Cap)?,
     }))

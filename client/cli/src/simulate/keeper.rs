@@ -27,6 +27,7 @@ pub(super) struct Keeper<'a> {
     watch: Option<Watch>,
     scale: Vec<f64>,
     learned: Vec<Vec<Point>>,
+    kappa: Vec<Vec<f64>>,
     pinned: Vec<bool>,
     meter: Meter,
     restarts: Chance,
@@ -60,6 +61,7 @@ impl<'a> Keeper<'a> {
             watch,
             scale: vec![1.0; n],
             learned: vec![Vec::new(); n],
+            kappa: Vec::new(),
             pinned: spec
                 .stages
                 .iter()
@@ -84,12 +86,18 @@ impl<'a> Keeper<'a> {
 
     /// What is known about the job for a plan of the whole node. `profiles` are its own.
     pub(super) fn known<'k>(&'k self, profiles: &'k [Option<&'k Profile>]) -> Inputs<'k> {
+        let told = self.job.told(&self.spec);
         Inputs {
             profiles,
             scale: &self.scale,
             learned: &self.learned,
+            kappa: match self.kappa.is_empty() {
+                true => told.kappa,
+                false => Some(&self.kappa),
+            },
+            caps: self.plan.caps,
             pinned: &self.pinned,
-            ..self.job.told(&self.spec)
+            ..told
         }
     }
 
@@ -126,28 +134,23 @@ impl<'a> Keeper<'a> {
 
     fn judged(&mut self, verdict: &Verdict, free: Free) -> Option<Change> {
         let profiles: Vec<Option<&Profile>> = self.job.profiles.iter().map(Some).collect();
-        let watch = self.watch.as_mut()?;
-        let restarts = watch.restart_costs();
+        let watch = self.watch.as_ref()?;
+        let (restarts, live) = (watch.restart_costs(), watch.kappa());
         let costs = Costs {
             restarts: &restarts,
             ..Costs::default()
         };
         let judgement = judge(&Case {
-            inputs: Inputs {
-                profiles: &profiles,
-                scale: &self.scale,
-                learned: &self.learned,
-                pinned: &self.pinned,
-                ..self.job.told(&self.spec)
-            },
+            inputs: self.known(&profiles),
             plan: &self.plan,
             node: &self.world.node,
             room: &self.room,
             verdict,
             costs,
-            live: &[],
+            live: &live,
         });
         let sentence = judgement.sentence();
+        let watch = self.watch.as_mut()?;
         match &judgement.decision {
             Decision::Move(_) => {
                 watch.moved(self.spec.rebalance.cooldown_windows, sentence.clone());
@@ -156,6 +159,7 @@ impl<'a> Keeper<'a> {
         }
         if let Some(refit) = judgement.refit {
             (self.scale, self.learned) = (refit.scale, refit.learned);
+            self.kappa = refit.kappa;
         }
         match judgement.decision {
             Decision::Move(moved) => self.adopt(moved.plan, sentence),

@@ -308,8 +308,7 @@ impl Problem {
     /// The same where stage j is busy in `u(j)` of the stage's busy time. Stages that run in turn are never busy at once.
     pub fn slowdown_beside(&self, stage: usize, u: impl Fn(usize) -> f64) -> f64 {
         let row = self.kappa.as_ref().and_then(|k| k.get(stage));
-        let is_rollout = |j: usize| self.stages.get(j).is_some_and(|s| s.role.is_rollout());
-        let in_turn = |j: usize| self.groups == 1 && is_rollout(stage) && is_rollout(j);
+        let in_turn = |j: usize| self.in_turn(stage, j);
         let sum: f64 = row.map_or(0.0, |row| {
             row.iter()
                 .enumerate()
@@ -318,6 +317,12 @@ impl Problem {
                 .sum()
         });
         1.0 / (1.0 + sum)
+    }
+
+    /// Whether two stages run in turn, and are never busy at once: those of the rollout with one group of environments.
+    pub(crate) fn in_turn(&self, stage: usize, other: usize) -> bool {
+        let is_rollout = |j: usize| self.stages.get(j).is_some_and(|s| s.role.is_rollout());
+        self.groups == 1 && is_rollout(stage) && is_rollout(other)
     }
 
     /// Whether the stage takes part in the balance: it has a curve, and its role counts.

@@ -47,19 +47,16 @@ pub fn outlook(problem: &Problem, now: &Solution) -> Outlook {
     }
 }
 
-/// What one more core, SM granule and GiB would bring to these shares.
+/// What one more core, SM granule and GiB would bring, beside what is there.
 fn marginals(problem: &Problem, now: &Solution) -> Marginals {
     let Ok(menus) = Menus::of(problem, Some(now)) else {
         return Marginals::default();
     };
-    // As a search sees it: every stage busy all the time.
-    let busy = now.stages.iter().enumerate().map(|(i, s)| {
-        let usable = problem.reach(i, s.sms);
-        problem.rate(i, s.cores, usable, s.batch).get()
-    });
-    let rates: Vec<f64> = busy.collect();
     let mut search = Search::new(problem, &menus);
-    finish::marginals(&mut search, problem.combine(&rates).2)
+    let best = search.maximise(menus.budget, None);
+    best.map_or_else(Marginals::default, |(theta, _)| {
+        finish::marginals(&mut search, theta)
+    })
 }
 
 impl Plan {

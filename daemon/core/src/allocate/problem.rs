@@ -39,7 +39,7 @@ pub struct Inputs<'a> {
 }
 
 /// Rounds in which a split and the interference that it brings are made to agree.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 3;
 
 impl<'a> Inputs<'a> {
     /// What the stages cost each other with these caps: as measured live; before that, as co-run trials say, near these shares.
@@ -163,15 +163,19 @@ pub fn problem_for(inputs: &Inputs<'_>, supply: Supply) -> Result<Problem, BadPr
             learned: learned.len(),
         });
     }
+    let caps = match spec.sm_mode {
+        SmMode::Cap => inputs.caps,
+        SmMode::Reserve => Caps::Reserve,
+    };
     Ok(Problem {
         supply,
         stages,
         groups: spec.groups,
         eta: inputs.eta,
         yielded: inputs.yielded.unwrap_or(1.0),
-        kappa: inputs.interference(inputs.caps, None),
+        kappa: inputs.interference(caps, None),
         sm_mode: spec.sm_mode,
-        caps: inputs.caps,
+        caps,
         policy: spec.policy,
     })
 }
@@ -221,13 +225,33 @@ fn settle(
             kappa: inputs.interference(caps, None),
             ..problem.clone()
         };
-        if let Ok(found) = with_own_interference(inputs, &mut other, previous)
+        let found = match (caps, &best) {
+            // Whatever is promised does the same: the promises stay.
+            (Caps::None, Ok(kept)) => Ok(beyond(&other, kept)),
+            _ => with_own_interference(inputs, &mut other, previous),
+        };
+        if let Ok(found) = found
             && best.as_ref().map_or(true, |best| found.theta > best.theta)
         {
             (*problem, best) = (other, Ok(found));
         }
     }
     best
+}
+
+/// The same promises with caps as far as `problem` lets them go.
+fn beyond(problem: &Problem, kept: &Solution) -> Solution {
+    let mut found = Solution {
+        caps: problem.caps,
+        ..kept.clone()
+    };
+    for (i, share) in found.stages.iter_mut().enumerate() {
+        if problem.balanced(i) {
+            share.cap = problem.reach(i, share.sms);
+        }
+    }
+    explain::retell(problem, &mut found);
+    found
 }
 
 /// The best split with such caps. Where interference is known from co-run trials, it depends on the split: each round solves
@@ -246,7 +270,7 @@ fn with_own_interference(
         return Ok(solution);
     }
     let mut best: Option<(Rate, Problem, Solution)> = None;
-    for _ in 0..ROUNDS {
+    for round in 1..=ROUNDS {
         let kappa = inputs.interference(problem.caps, Some(&near(&solution)));
         let is_settled = kappa == problem.kappa;
         problem.kappa = kappa;
@@ -254,7 +278,7 @@ fn with_own_interference(
         if best.as_ref().is_none_or(|(most, ..)| theta > *most) {
             best = Some((theta, problem.clone(), solution.clone()));
         }
-        if is_settled {
+        if is_settled || round == ROUNDS {
             break;
         }
         solution = solve(problem, previous)?;

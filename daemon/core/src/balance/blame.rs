@@ -26,13 +26,13 @@ const KAPPA_MAX: f64 = 20.0;
 /// made to agree with the curves goes before a slope; a pair of which nothing was found takes the slope. None: nothing at all.
 pub fn known(
     stages: usize,
-    before: Option<&[Vec<f64>]>,
+    before: &[Vec<Option<f64>>],
     live: &[Vec<Option<f64>>],
     fresh: bool,
 ) -> Vec<Vec<Option<f64>>> {
+    let of = |k: &[Vec<Option<f64>>], i: usize, j: usize| k.get(i)?.get(j).copied().flatten();
     let at = |i: usize, j: usize| {
-        let live = live.get(i).and_then(|row| row.get(j)).copied().flatten();
-        let before = before.and_then(|k| k.get(i)?.get(j).copied());
+        let (live, before) = (of(live, i, j), of(before, i, j));
         match fresh {
             true => live.or(before),
             false => before.filter(|k| *k > 0.0).or(live).or(before),
@@ -71,7 +71,7 @@ pub fn attribute(
         };
         let shares_gpu = |j: usize| {
             let on_gpu = |s: usize| shares.get(s).is_some_and(|s| s.cap.max(s.sms) > Sms(0));
-            i != j && on_gpu(i) && on_gpu(j) && problem.balanced(j)
+            i != j && on_gpu(i) && on_gpu(j) && problem.balanced(j) && !problem.in_turn(i, j)
         };
         let neighbours: Vec<usize> = (0..row.len())
             .filter(|j| shares_gpu(*j) && beside(*j) >= BESIDE_MIN)
@@ -121,13 +121,13 @@ mod tests {
 
     #[test]
     fn live_values_go_before_trials_and_after_what_was_made_to_agree() {
-        let before = vec![vec![0.0, 0.5], vec![0.2, 0.0]];
+        let before = vec![vec![Some(0.0), Some(0.5)], vec![Some(0.2), Some(0.0)]];
         let live = vec![vec![None, Some(0.7)], vec![None, None]];
-        let told = |fresh| numbers(&known(2, Some(&before), &live, fresh));
+        let told = |fresh| numbers(&known(2, &before, &live, fresh));
         assert_eq!(told(true), Some(vec![vec![0.0, 0.7], vec![0.2, 0.0]]));
-        assert_eq!(told(false), Some(before.clone()));
-        assert_eq!(numbers(&known(2, None, &[], true)), None);
-        let of_nothing = known(2, Some(&[vec![0.0; 2], vec![0.0; 2]]), &live, false);
+        assert_eq!(told(false), numbers(&before));
+        assert_eq!(numbers(&known(2, &[], &[], true)), None);
+        let of_nothing = known(2, &vec![vec![Some(0.0); 2]; 2], &live, false);
         assert_eq!(
             of_nothing[0][1],
             Some(0.7),

@@ -91,22 +91,24 @@ pub fn kappa(
     caps: Caps,
     near: Option<&[Sms]>,
 ) -> Option<Vec<Vec<f64>>> {
-    let mut any = false;
-    let mut all = Vec::with_capacity(profiles.len());
-    for (i, own) in profiles.iter().enumerate() {
+    let known = tried(profiles, caps, near);
+    let any = known.iter().flatten().any(Option::is_some);
+    let row = |row: Vec<Option<f64>>| row.into_iter().map(|k| k.unwrap_or(0.0)).collect();
+    any.then(|| known.into_iter().map(row).collect())
+}
+
+/// The same, none where a pair was never tried together.
+pub fn tried(
+    profiles: &[Option<&Profile>],
+    caps: Caps,
+    near: Option<&[Sms]>,
+) -> Vec<Vec<Option<f64>>> {
+    let at = |i: usize, other: &Option<&Profile>| {
         let near = near.and_then(|near| near.get(i)).copied();
-        let mut row = Vec::with_capacity(profiles.len());
-        for other in profiles {
-            let found = match (own, other) {
-                (Some(own), Some(other)) => of_pair(own, &other.key.stage, caps, near),
-                _ => None,
-            };
-            any |= found.is_some();
-            row.push(found.unwrap_or(0.0));
-        }
-        all.push(row);
-    }
-    any.then_some(all)
+        of_pair(profiles[i]?, &(*other)?.key.stage, caps, near)
+    };
+    let row = |i: usize| profiles.iter().map(|other| at(i, other)).collect();
+    (0..profiles.len()).map(row).collect()
 }
 
 fn of_pair(own: &Profile, other: &Name, caps: Caps, near: Option<Sms>) -> Option<f64> {

@@ -12,6 +12,7 @@ use crate::allocate::{
     solve, supply_for,
 };
 use crate::balance::{Measured, REFIT_GAP, Refit, StayReason, Trigger, Verdict, blame, refit};
+use crate::curve::corun;
 use crate::grant::Resize;
 use crate::job::Plan;
 use crate::node::Node;
@@ -148,16 +149,23 @@ pub fn judge(case: &Case<'_>) -> Judgement {
 fn interference(case: &Case<'_>, problem: &Problem, now: &Solution) -> Option<Vec<Vec<f64>>> {
     let inputs = &case.inputs;
     let shares: Vec<Sms> = now.stages.iter().map(|s| s.sms).collect();
-    let before = inputs.interference(inputs.caps, Some(&shares));
+    let before = match inputs.kappa {
+        Some(live) => {
+            let row = |row: &Vec<f64>| row.iter().copied().map(Some).collect();
+            live.iter().map(row).collect()
+        }
+        None if inputs.co_runs => corun::tried(inputs.profiles, inputs.caps, Some(&shares)),
+        None => Vec::new(),
+    };
     let refitted =
         inputs.scale.iter().any(|s| *s != 1.0) || inputs.learned.iter().any(|l| !l.is_empty());
     let trigger = case.verdict.trigger;
     let fresh = trigger == Trigger::Start && !refitted;
-    let stages = inputs.spec.stages.len();
-    let known = blame::known(stages, before.as_deref(), case.live, fresh);
     if trigger == Trigger::Detector {
-        return blame::numbers(&known);
+        return blame::numbers(&before);
     }
+    let stages = inputs.spec.stages.len();
+    let known = blame::known(stages, &before, case.live, fresh);
     blame::attribute(problem, &now.stages, &case.verdict.measured, &known, fresh)
 }
 

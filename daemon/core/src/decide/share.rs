@@ -81,9 +81,12 @@ fn together(d: &Durable, v: &Volatile, jobs: &[&Job], room: &Room) -> Option<Vec
     let known = jobs.iter().zip(&profiles).zip(&pins);
     let bidders: Vec<Bidder<'_>> = known
         .map(|((job, profiles), pins)| Bidder {
-            // Beyond its part lies another job's: nobody counts on that.
+            // Beyond its part lies another job's: nobody counts on that, but who is alone.
             inputs: Inputs {
-                caps: Caps::Reserve,
+                caps: match (jobs.len(), &job.plan) {
+                    (1, Some(plan)) => plan.caps,
+                    _ => Caps::Reserve,
+                },
                 eta: v.watches.get(&job.id).and_then(Watch::eta),
                 ..inputs_of(job, profiles, pins)
             },

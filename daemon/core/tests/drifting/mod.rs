@@ -66,6 +66,7 @@ pub struct Job {
     watch: Watch,
     scale: Vec<f64>,
     learned: Vec<Vec<Point>>,
+    kappa: Vec<Vec<f64>>,
     rng: Rng,
     pub windows: u64,
     /// Windows in which a detector fired, and in which shares moved.
@@ -209,6 +210,7 @@ impl Job {
             watch,
             scale: vec![1.0; 3],
             learned: vec![Vec::new(); 3],
+            kappa: Vec::new(),
             rng: Rng(seed),
             windows: 0,
             alarms: Vec::new(),
@@ -266,10 +268,12 @@ impl Job {
             self.alarms.push(self.windows);
         }
         let known: Vec<_> = self.profiles.iter().map(Some).collect();
+        let live = self.watch.kappa();
         let inputs = Inputs {
             profiles: &known,
             scale: &self.scale,
             learned: &self.learned,
+            kappa: (!self.kappa.is_empty()).then_some(&self.kappa[..]),
             ..Inputs::declared(&self.spec)
         };
         let case = Case {
@@ -279,7 +283,7 @@ impl Job {
             room: &self.room,
             verdict,
             costs: Costs::default(),
-            live: &[],
+            live: &live,
         };
         let judgement = judge(&case);
         match &judgement.decision {
@@ -294,6 +298,7 @@ impl Job {
         if let Some(refit) = &judgement.refit {
             self.scale.clone_from(&refit.scale);
             self.learned.clone_from(&refit.learned);
+            self.kappa.clone_from(&refit.kappa);
         }
         if let Decision::Move(m) = judgement.decision {
             self.moves.push(self.windows);
