@@ -18,6 +18,8 @@ const MEMORY: f64 = 0.99;
 const SURE: f64 = 0.05;
 /// Largest κ: a stage that runs twenty times slower is not interfered with but starved.
 const KAPPA_MAX: f64 = 20.0;
+/// Standard errors that chance still explains.
+const CHANCE: f64 = 3.0;
 /// Least observations before anything is told.
 const OBSERVATIONS_MIN: f64 = 30.0;
 
@@ -284,7 +286,16 @@ impl Fit {
                 left_out.iter().for_each(|(a, error)| errors[*a] = *error);
                 return Some((slopes, errors));
             };
-            left_out.push((helps, errors[helps]));
+            // Negative beyond chance is no zero: something else moves with it, and nothing is known.
+            let by_chance = slopes[helps] >= -CHANCE * errors[helps];
+            left_out.push((
+                helps,
+                if by_chance {
+                    errors[helps]
+                } else {
+                    f64::INFINITY
+                },
+            ));
             used.retain(|a| *a != helps);
         }
     }
