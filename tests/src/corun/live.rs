@@ -166,7 +166,6 @@ impl Keeper {
             kappa: kappa.as_deref(),
             eta: self.watch.eta(),
             caps: self.plan.caps,
-            co_runs: self.scale.iter().all(|s| *s == 1.0) && self.learned.iter().all(Vec::is_empty),
             ..Inputs::declared(&self.spec)
         };
         let judgement = judge(&Case {

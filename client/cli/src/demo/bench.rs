@@ -50,12 +50,12 @@ pub(crate) fn run() -> Result<(), DemoError> {
             let batch: u32 = told("BATCH")?;
             let part = f64::from(batch) / BATCH as f64;
             let list = scaled(Load::base(SUBSTEPS).generation(), part);
-            on_gpu(stage, &list, UNITS_PER_BATCH * part, warm_up + length)?
+            on_gpu(stage, &list, UNITS_PER_BATCH * part, [warm_up, length])?
         }
         Stage::Training => {
             let epochs = Load::base(SUBSTEPS).training();
             let units = UNITS_PER_ROLLOUT / epochs.len() as f64;
-            on_gpu(stage, &epochs[0], units, warm_up + length)?
+            on_gpu(stage, &epochs[0], units, [warm_up, length])?
         }
     };
     crate::out::json_line(&Told {
@@ -65,18 +65,24 @@ pub(crate) fn run() -> Result<(), DemoError> {
     Ok(())
 }
 
-/// Units per second of a stream that is kept full, and the memory that it took.
+/// Units per second of a stream that is kept full, after a warm-up that does not count, and the memory that it took.
 fn on_gpu(
     stage: Stage,
     list: &[KernelGroup],
     units: f64,
-    length: Duration,
+    [warm_up, length]: [Duration; 2],
 ) -> Result<(f64, u64), DemoError> {
     let client = Client::connect_from_env(stage.name())?;
     let bytes = memory(stage).min(client.memory_limit());
     client.alloc(bytes)?;
-    let until_ns = boottime_ns() + u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-    Ok((busy(&client, list, units, until_ns)?, bytes))
+    let run = |time: Duration| {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        busy(&client, list, units, boottime_ns().saturating_add(ns))
+    };
+    if !warm_up.is_zero() {
+        run(warm_up)?;
+    }
+    Ok((run(length)?, bytes))
 }
 
 /// The same kernels for another batch: as many launches, each so much wider.

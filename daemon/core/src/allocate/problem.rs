@@ -29,11 +29,9 @@ pub struct Inputs<'a> {
     pub yielded: Option<f64>,
     /// How far stages go beyond their guarantees in the plan in force.
     pub caps: Caps,
-    /// Interference as measured live.
+    /// Interference as measured live. None: as co-run trials in the profiles say; of a refitted job nothing is known then, since
+    /// its factors have it in them.
     pub kappa: Option<&'a [Vec<f64>]>,
-    /// Where it was not: what the co-run trials in the profiles say counts. False: factors were measured while nothing was
-    /// known of it, and have it in them.
-    pub co_runs: bool,
     /// Stages that keep the GPU share and the batch size that the previous plan gives them.
     pub pinned: &'a [bool],
 }
@@ -44,11 +42,22 @@ const ROUNDS: usize = 3;
 impl<'a> Inputs<'a> {
     /// What the stages cost each other with these caps: as measured live; before that, as co-run trials say, near these shares.
     pub fn interference(&self, caps: Caps, near: Option<&[Sms]>) -> Option<Vec<Vec<f64>>> {
+        corun::numbers(&self.known_interference(caps, near))
+    }
+
+    /// The same, none where nothing is known of a pair.
+    pub fn known_interference(&self, caps: Caps, near: Option<&[Sms]>) -> Vec<Vec<Option<f64>>> {
+        let row = |row: &Vec<f64>| row.iter().copied().map(Some).collect();
         match self.kappa {
-            Some(live) => Some(live.to_vec()),
-            None if self.co_runs => corun::kappa(self.profiles, caps, near),
-            None => None,
+            Some(live) => live.iter().map(row).collect(),
+            None if self.is_refitted() => Vec::new(),
+            None => corun::tried(self.profiles, caps, near),
         }
+    }
+
+    /// Whether the curves are no longer as they were profiled.
+    pub fn is_refitted(&self) -> bool {
+        self.scale.iter().any(|s| *s != 1.0) || self.learned.iter().any(|l| !l.is_empty())
     }
 
     /// Nothing known but the declaration.
@@ -62,7 +71,6 @@ impl<'a> Inputs<'a> {
             yielded: None,
             caps: Caps::Reserve,
             kappa: None,
-            co_runs: true,
             pinned: &[],
         }
     }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::Measured;
 use crate::allocate::{Problem, Share};
+use crate::curve::corun::numbers;
 use crate::unit::{Rate, Sms};
 
 /// By how much the total may correct a κ that is known, up or down: a curve that is further off than that is not taken at
@@ -41,13 +42,6 @@ pub fn known(
     (0..stages)
         .map(|i| (0..stages).map(|j| at(i, j)).collect())
         .collect()
-}
-
-/// The same as numbers, unknown ones as 0; none where nothing is known.
-pub fn numbers(known: &[Vec<Option<f64>>]) -> Option<Vec<Vec<f64>>> {
-    let any = known.iter().flatten().any(Option::is_some);
-    let row = |row: &Vec<Option<f64>>| row.iter().map(|k| k.unwrap_or(0.0)).collect();
-    any.then(|| known.iter().map(row).collect())
 }
 
 /// κ with which the curves alone and what was measured agree as far as interference can explain it. Known values are

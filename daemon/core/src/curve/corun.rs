@@ -91,10 +91,14 @@ pub fn kappa(
     caps: Caps,
     near: Option<&[Sms]>,
 ) -> Option<Vec<Vec<f64>>> {
-    let known = tried(profiles, caps, near);
+    numbers(&tried(profiles, caps, near))
+}
+
+/// What is known as numbers, unknown ones as 0; none where nothing is known.
+pub fn numbers(known: &[Vec<Option<f64>>]) -> Option<Vec<Vec<f64>>> {
     let any = known.iter().flatten().any(Option::is_some);
-    let row = |row: Vec<Option<f64>>| row.into_iter().map(|k| k.unwrap_or(0.0)).collect();
-    any.then(|| known.into_iter().map(row).collect())
+    let row = |row: &Vec<Option<f64>>| row.iter().map(|k| k.unwrap_or(0.0)).collect();
+    any.then(|| known.iter().map(row).collect())
 }
 
 /// The same, none where a pair was never tried together.

@@ -196,14 +196,12 @@ pub fn inputs_of<'a>(
     profiles: &'a [Option<&'a Profile>],
     pinned: &'a [bool],
 ) -> Inputs<'a> {
-    let refitted = job.scale.iter().any(|s| *s != 1.0) || job.learned.iter().any(|l| !l.is_empty());
     Inputs {
         scale: &job.scale,
         learned: &job.learned,
         profiles,
         pinned,
         kappa: (!job.kappa.is_empty()).then_some(&job.kappa[..]),
-        co_runs: !refitted,
         caps: job.plan.as_ref().map_or(Caps::Reserve, |plan| plan.caps),
         ..Inputs::declared(&job.spec)
     }

@@ -149,20 +149,11 @@ pub fn judge(case: &Case<'_>) -> Judgement {
 fn interference(case: &Case<'_>, problem: &Problem, now: &Solution) -> Option<Vec<Vec<f64>>> {
     let inputs = &case.inputs;
     let shares: Vec<Sms> = now.stages.iter().map(|s| s.sms).collect();
-    let before = match inputs.kappa {
-        Some(live) => {
-            let row = |row: &Vec<f64>| row.iter().copied().map(Some).collect();
-            live.iter().map(row).collect()
-        }
-        None if inputs.co_runs => corun::tried(inputs.profiles, inputs.caps, Some(&shares)),
-        None => Vec::new(),
-    };
-    let refitted =
-        inputs.scale.iter().any(|s| *s != 1.0) || inputs.learned.iter().any(|l| !l.is_empty());
+    let before = inputs.known_interference(inputs.caps, Some(&shares));
     let trigger = case.verdict.trigger;
-    let fresh = trigger == Trigger::Start && !refitted;
+    let fresh = trigger == Trigger::Start && !inputs.is_refitted();
     if trigger == Trigger::Detector {
-        return blame::numbers(&before);
+        return corun::numbers(&before);
     }
     let stages = inputs.spec.stages.len();
     let known = blame::known(stages, &before, case.live, fresh);
