@@ -231,9 +231,9 @@ fn pipeline(groups: usize, envs: usize, steps: u64) -> (Vec<StepDone>, Vec<f32>,
             on_step,
         )
         .unwrap();
-        for events in [&gen_events, &sim_events] {
-            events.send(Event::Stop).unwrap();
-        }
+        // Generation that has ended ends simulation, which may be gone before it is told.
+        gen_events.send(Event::Stop).unwrap();
+        sim_events.send(Event::Stop).ok();
         generation.join().unwrap()
     });
     (done, loaded, overlap.seen())
