@@ -12,6 +12,7 @@ use crate::guard::{GuardOptions, LeaseGuard};
 use crate::model::{
     Attached, Event, EventFilter, Explanation, FittedProfile, Job, JobSpec, JobUpdate, Lease,
     LeaseRef, LeaseRequest, Node, Plan, PlanRequest, Profile, ProfileKey, ProfilePoint, Renewal,
+    TrialAnswer, TrialRequest,
 };
 use crate::retry::ClientConfig;
 
@@ -144,6 +145,8 @@ impl Client {
         fn import_profile(profile: Profile) -> u32;
         /// A profile as it was measured.
         fn export_profile(key: ProfileKey) -> Profile;
+        /// Has a running worker that offered itself run a trial, and waits for its end.
+        fn run_trial(request: TrialRequest) -> TrialAnswer;
         /// What the node has and what is leased.
         fn node() -> Node;
         /// Grants nothing new, or grants again.

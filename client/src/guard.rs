@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::address::SOCKET_VARIABLE;
 use crate::clock::BootTime;
 use crate::error::{Error, Result};
-use crate::model::{BusyInterval, Lease, LeaseRef, Step, Vector};
+use crate::model::{BusyInterval, Lease, LeaseRef, Step, Trial, TrialAnswer, Vector};
 use crate::retry::ClientConfig;
 use crate::session::{Callback, GuardEvent, GuardState, Held, Hub, OnDaemonLost, Terms};
 
@@ -183,6 +183,41 @@ impl LeaseGuard {
     pub fn report(&self, lanes: u32, intervals: &[BusyInterval], steps: &[Step]) {
         if !self.is_inert() {
             self.held.report(lanes, intervals, steps);
+            self.hub.wake();
+        }
+    }
+
+    /// Offers this worker for trials of a stage (the fingerprint of its profile, `job/stage` by default): from here on a
+    /// calibration may ask for some seconds of work at shares up to the lease's, one trial at a time. Said again on each
+    /// new stream. [`wait_trial`](Self::wait_trial) gives what is asked, [`answer_trial`](Self::answer_trial) answers.
+    pub fn offer_trials(&self, stage: &str) {
+        self.trials(Some(stage.to_owned()));
+    }
+
+    /// Takes the offer back.
+    pub fn withdraw_trials(&self) {
+        self.trials(None);
+    }
+
+    fn trials(&self, stage: Option<String>) {
+        if !self.is_inert() {
+            self.held.offer_trials(stage);
+            self.hub.wake();
+        }
+    }
+
+    /// The next trial that is asked for, waiting for at most `timeout`.
+    pub fn wait_trial(&self, timeout: Duration) -> Option<Trial> {
+        if self.is_inert() {
+            return None;
+        }
+        self.held.wait_trial(timeout)
+    }
+
+    /// Answers a trial. What comes after the daemon was away is not waited for any more, and lost.
+    pub fn answer_trial(&self, trial: &Trial, answer: TrialAnswer) {
+        if !self.is_inert() {
+            self.held.answer_trial(trial.id, answer);
             self.hub.wake();
         }
     }

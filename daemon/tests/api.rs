@@ -39,6 +39,8 @@ mod session;
 #[cfg(feature = "otel")]
 #[path = "api/traces.rs"]
 mod traces;
+#[path = "api/trials.rs"]
+mod trials;
 #[path = "api/waiting.rs"]
 mod waiting;
 #[path = "api/web.rs"]

@@ -350,6 +350,38 @@ fn what_is_measured_again_replaces_what_was_measured_before() {
 }
 
 #[test]
+fn a_running_worker_is_asked_where_there_is_no_command() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("job.toml");
+    let job = |name: &str, bench: &str| {
+        let text = format!(
+            "name='{name}'\nunit='u'\n[[stages]]\nname='s'\nrole='simulation'\nno_gpu=true\n\
+             [stages.bench]\ncores=[1,2,3]\n{bench}\n"
+        );
+        fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let once = |file: &str| text(&fake, &["calibrate", file, "--repeats", "1"]);
+    let said = once(&job("j", "worker=true"));
+    assert!(said.contains("does not fit: out of memory"), "{said}");
+    let points = fake.world().profiles[&("j/s".into(), "none".into())]
+        .points
+        .clone();
+    let measured: Vec<(u32, f64)> = points.iter().map(|p| (p.cores, p.units_per_s)).collect();
+    assert_eq!(measured, [(3, 0.0), (1, 100.0), (2, 200.0)]);
+    assert_eq!(fake.world().leases.len(), 0, "no lease was taken");
+    for bench in ["worker=true\ncommand=['true']", "worker=false"] {
+        let (code, message) = failure(&fake, &["calibrate", &job("j", bench)]);
+        assert_eq!(code, 2);
+        assert!(
+            message.contains("stage s: command") && message.contains("job.toml:"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn a_benchmark_that_cannot_be_run_stores_nothing() {
     let fake = Fake::start();
     let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use prost::Message as _;
 use super::required;
 use crate::client::{Client, Repeat};
 use crate::error::Result;
-use crate::model::{FittedProfile, Profile, ProfileKey, ProfilePoint};
+use crate::model::{FittedProfile, Profile, ProfileKey, ProfilePoint, TrialAnswer, TrialRequest};
 
 /// Bytes of a profile on the wire that a daemon takes; its own limit, so that a caller can tell before it asks.
 pub const PROFILE_BYTES_MAX: usize = 768 << 10;
@@ -97,6 +97,28 @@ impl Client {
             })
             .await?;
         Ok(answer.body.point_count)
+    }
+
+    /// Has a running worker that offered itself for trials of a stage run one, and waits for its end; waits, too, while
+    /// all that offer themselves are at work on others' trials, for as long as the client waits for a call. Stores nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotFound`]: no worker offers itself; [`crate::Error::Rejected`] with the reason `BEYOND_LEASE`:
+    /// none has so large a lease, or `WORKER_GONE`: it went away in the middle.
+    pub async fn run_trial(&self, request: TrialRequest) -> Result<TrialAnswer> {
+        let trial = request.trial;
+        let wait = trial.warmup + trial.measure + request.patience;
+        let body = pb::RunTrialRequest::from(request);
+        // Sent twice it would be run twice, for nobody.
+        let answer = self
+            .attempt(
+                Repeat::IfUnsent,
+                wait,
+                body,
+                |channel, request| async move { Profiles::new(channel).run_trial(request).await },
+            )
+            .await?;
+        Ok(answer.body.into())
     }
 
     /// A profile as it was measured.

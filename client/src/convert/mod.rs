@@ -7,7 +7,9 @@ mod job;
 mod lease;
 mod node;
 mod plan;
+mod trial;
 
 pub(crate) use lease::{acknowledge, acquire_request, directive, lease_ref, work_report};
 pub(crate) use node::list_events_request;
 pub(crate) use plan::solve_request;
+pub(crate) use trial::{trial, trial_offer, trial_result};

@@ -9,6 +9,7 @@ mod lease;
 mod node;
 mod plan;
 mod profile;
+mod trial;
 mod work;
 
 pub use amount::{BadCpuList, CpuList, GpuShare, Vector};
@@ -26,4 +27,5 @@ pub use profile::{
     CoRun, CoRunCaps, Conditions, Curve, CurvePoint, FittedProfile, Profile, ProfileKey,
     ProfilePoint,
 };
+pub use trial::{Trial, TrialAnswer, TrialRequest};
 pub use work::{BusyInterval, Directive, DirectiveKind, Step};

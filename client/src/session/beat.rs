@@ -16,7 +16,9 @@ use super::outbox::REPORT_INTERVALS_MAX;
 use super::{Command, Reply};
 use crate::client::Client;
 use crate::clock::BootTime;
-use crate::convert::{acknowledge, directive, lease_ref, work_report};
+use crate::convert::{
+    acknowledge, directive, lease_ref, trial, trial_offer, trial_result, work_report,
+};
 use crate::model::{LeaseRef, Renewal};
 use crate::retry::{Backoff, ClientConfig};
 
@@ -287,8 +289,17 @@ impl Beat {
                 held.directed(directive);
             }
         }
+        for (lease, trial) in answer.trials.into_iter().filter_map(trial) {
+            let held = self.leases.get(&lease.lease_id);
+            if let Some(held) = held.filter(|h| h.terms.lease == lease) {
+                held.asked_for_trial(trial);
+            }
+        }
         for why in answer.refused {
-            tracing::warn!(why, "the daemon refused a report or an acknowledgement");
+            tracing::warn!(
+                why,
+                "the daemon refused a report, an acknowledgement or a trial"
+            );
         }
         self.work_came();
     }
@@ -314,7 +325,7 @@ impl Beat {
                 return;
             };
             let frame = next_frame(&self.leases);
-            if frame.reports.is_empty() && frame.acknowledgements.is_empty() {
+            if frame == pb::SessionRequest::default() {
                 return;
             }
             permit.send(frame);
@@ -333,6 +344,17 @@ fn next_frame(leases: &BTreeMap<u64, Arc<Held>>) -> pb::SessionRequest {
         {
             let acknowledgement = acknowledge(lease, generation, effective);
             frame.acknowledgements.push(acknowledgement);
+        }
+        if frame.trial_offers.len() < REPORTS_MAX
+            && frame.trial_results.len() < REPORTS_MAX
+            && let Some(told) = held.take_trials()
+        {
+            let offer = told.offer.map(|stage| trial_offer(lease, stage));
+            frame.trial_offers.extend(offer);
+            let result = told
+                .answer
+                .map(|(id, answer)| trial_result(lease, id, answer));
+            frame.trial_results.extend(result);
         }
         if frame.reports.len() < REPORTS_MAX
             && held.has_reports()

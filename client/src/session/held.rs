@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::outbox::{Batch, Outbox};
+use super::trials::{Offered, Told};
 use crate::clock::BootTime;
-use crate::model::{BusyInterval, Directive, DirectiveKind, LeaseRef, RenewalStatus, Step, Vector};
+use crate::model::{
+    BusyInterval, Directive, DirectiveKind, LeaseRef, RenewalStatus, Step, Trial, TrialAnswer,
+    Vector,
+};
 
 /// Whether the lease may still be used, as far as this process can know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +97,7 @@ struct Shared {
     acknowledged: Option<(u64, Vector)>,
     acknowledgement_due: bool,
     outbox: Outbox,
+    trials: Offered,
 }
 
 impl Held {
@@ -108,6 +113,7 @@ impl Held {
                 acknowledged: None,
                 acknowledgement_due: false,
                 outbox: Outbox::default(),
+                trials: Offered::default(),
             }),
             arrived: Condvar::new(),
             arrived_async: Notify::new(),
@@ -159,6 +165,43 @@ impl Held {
             }
             self.arrived_async.notified().await;
         }
+    }
+
+    pub(crate) fn offer_trials(&self, stage: Option<String>) {
+        self.lock().trials.offer(stage);
+    }
+
+    pub(crate) fn answer_trial(&self, id: u64, answer: TrialAnswer) {
+        self.lock().trials.answer(id, answer);
+    }
+
+    /// The next trial, waiting for at most `timeout`.
+    pub(crate) fn wait_trial(&self, timeout: Duration) -> Option<Trial> {
+        let until = Instant::now() + timeout;
+        let mut shared = self.lock();
+        loop {
+            if let Some(trial) = shared.trials.take() {
+                return Some(trial);
+            }
+            let left = until.checked_duration_since(Instant::now())?;
+            shared = self
+                .arrived
+                .wait_timeout(shared, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// The daemon asks for a trial.
+    pub(super) fn asked_for_trial(&self, trial: Trial) {
+        if self.lock().trials.ask(trial) {
+            self.arrived.notify_all();
+        }
+    }
+
+    /// What is to be told of trials.
+    pub(super) fn take_trials(&self) -> Option<Told> {
+        self.lock().trials.tell()
     }
 
     fn announce(&self, mut shared: MutexGuard<'_, Shared>, event: GuardEvent) {
@@ -280,6 +323,7 @@ impl Held {
     pub(super) fn reopened(&self) {
         let mut shared = self.lock();
         shared.acknowledgement_due = shared.acknowledged.is_some();
+        shared.trials.reopened();
     }
 }
 

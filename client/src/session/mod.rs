@@ -7,6 +7,7 @@ mod beat;
 mod held;
 mod link;
 mod outbox;
+mod trials;
 
 use std::collections::BTreeMap;
 use std::process;

@@ -21,6 +21,7 @@ use super::convert::{self, Around, LeaseTimes};
 use super::error;
 use super::grpc::Recent;
 use super::rate::Rates;
+use super::trials::Trials;
 use crate::clock;
 use crate::handle::{Degraded, Failure, Handle};
 
@@ -39,6 +40,8 @@ pub(super) struct Context {
     pub(super) astray: ArcSwapOption<String>,
     /// What is wrong with the certificates of the TCP door.
     pub(super) certificates: ArcSwap<Vec<String>>,
+    /// What running workers measure for calibrations.
+    pub(super) trials: Trials,
     pub(super) started: Instant,
     /// Set when the daemon stops.
     pub(super) stop: CancellationToken,
@@ -62,6 +65,7 @@ impl Context {
             recent: Recent::default(),
             astray: ArcSwapOption::empty(),
             certificates: ArcSwap::default(),
+            trials: Trials::default(),
             started: Instant::now(),
             stop,
             tasks: TaskTracker::new(),

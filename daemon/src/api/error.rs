@@ -295,7 +295,8 @@ pub(super) fn too_often(retry: Duration) -> Status {
     busy(message, retry)
 }
 
-fn busy(message: &str, retry: Duration) -> Status {
+/// There is something in the way that passes.
+pub(super) fn busy(message: &str, retry: Duration) -> Status {
     metrics::counter!("evenkeel_refusals_total", "reason" => "BUSY").increment(1);
     let mut details = ErrorDetails::with_error_info("BUSY", DOMAIN, HashMap::new());
     details.set_retry_info(Some(retry));

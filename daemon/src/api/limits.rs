@@ -29,6 +29,18 @@ pub const ACKNOWLEDGEMENTS_MAX: usize = 64;
 pub const INTERVALS_MAX: usize = 512;
 /// Steps of one report: a worker that finishes more between two frames does not step, it spins.
 pub const STEPS_MAX: usize = 64;
+/// Offers of trials, and results of trials, in one session frame: a worker makes one trial at a time.
+pub const TRIALS_MAX: usize = 64;
+/// Workers that offer themselves for trials at once: all those of a full server, and more.
+pub const TRIAL_OFFERS_MAX: usize = 1_024;
+/// Trials that a session has not told its process yet: it sends each at once.
+pub const TRIALS_WAITING: usize = 64;
+/// When to come back to workers that are at work on others' trials, which take seconds.
+pub const TRIAL_AGAIN: Duration = Duration::from_secs(1);
+/// The longest part of a trial: a day. Longer times are mistakes of a unit.
+pub const TRIAL_MAX: Duration = Duration::from_secs(86_400);
+/// How long the answer to a trial may take beyond its own time, where its caller does not say.
+pub const TRIAL_PATIENCE: Duration = Duration::from_secs(60);
 /// Reports and acknowledgements of one session that may wait for the controller; more are refused.
 pub const SESSION_PENDING_MAX: usize = 256;
 /// Answers of a session that may wait for its reader. A reader slower than that is behind the times anyway.

@@ -9,7 +9,7 @@
 //! grpc/*   one service each              session  the stream of a process        rest   JSON and metrics
 //! tenants  who is whose                  identity what a certificate says        serve  listeners, limits, the end
 //! budget   how much at once, of whom     rate     how often                      limits every number, with its reason
-//! turns    who makes a large answer next
+//! turns    who makes a large answer next   trials   what running workers measure
 //! ```
 mod budget;
 mod caller;
@@ -27,6 +27,7 @@ mod rest;
 pub mod serve;
 mod session;
 mod tenants;
+mod trials;
 mod turns;
 mod waiting;
 mod whatif;

@@ -1,5 +1,7 @@
 //! The stream of a process: one frame renews many leases; reports and acknowledgements go up, directives come down.
 //!
+//! Offers of trials and their results go up, trials come down (`trials`).
+//!
 //! Renewals are answered at once, from one atomic word each; they wait for nothing but, rarely, the verdict on an
 //! expiry that is being decided. Reports and acknowledgements run beside them, in the order in which they came.
 //! Directives are level-triggered: told when the controller says that something changed, when a lease is seen for
@@ -33,9 +35,10 @@ use super::error;
 use super::grpc::{LEASES, check_renewals, note_anothers, renew};
 use super::limits::{
     ACKNOWLEDGEMENTS_MAX, DIRECT_EVERY, DIRECTIVE_AGAIN, OUTBOUND_MAX, READER_PATIENCE,
-    REPORTS_MAX, SESSION_LEASES_MAX, SESSION_LOOK, SESSION_PENDING_MAX, STREAM_WINDOW,
-    UNHEARD_PATIENCE,
+    REPORTS_MAX, SESSION_LEASES_MAX, SESSION_LOOK, SESSION_PENDING_MAX, STREAM_WINDOW, TRIALS_MAX,
+    TRIALS_WAITING, UNHEARD_PATIENCE,
 };
+use super::trials::{Door, Inbox};
 
 type Down = Result<pb::SessionResponse, Status>;
 /// What a session's client is told.
@@ -53,6 +56,7 @@ pub(super) fn open(
     place: Place,
 ) -> Told {
     let (down, stream) = mpsc::channel(OUTBOUND_MAX);
+    let (door, trials) = mpsc::channel(TRIALS_WAITING);
     let session = Session {
         ctx: ctx.clone(),
         peer,
@@ -64,6 +68,8 @@ pub(super) fn open(
         leases: BTreeMap::new(),
         last: Vec::new(),
         under_way: FuturesUnordered::new(),
+        door,
+        trials,
         renewals: metrics::counter!("evenkeel_renewals_total"),
     };
     ctx.tasks.spawn(async move {
@@ -104,12 +110,16 @@ struct Session {
     last: Vec<pb::LeaseRef>,
     /// Reports and acknowledgements that the controller has not answered; each says why it was refused, if it was.
     under_way: FuturesUnordered<BoxFuture<'static, Option<String>>>,
+    /// Where calibrations ask this session's workers for trials.
+    door: Door,
+    trials: Inbox,
     renewals: metrics::Counter,
 }
 
 impl Session {
     async fn run(mut self, mut up: Streaming<pb::SessionRequest>) {
         let end = self.serve(&mut up).await;
+        self.ctx.trials.close(&self.door);
         if let Err(End::Tell(status)) = end {
             // If the reader is that slow, it sees the stream end without a word.
             drop(self.down.try_send((Err(status), None)));
@@ -136,6 +146,13 @@ impl Session {
                     self.refused(refused.into_iter().collect()).await?;
                 }
                 directives = seen(&mut self.look) => self.direct(directives).await?,
+                Some(trial) = self.trials.recv() => {
+                    let answer = pb::SessionResponse {
+                        trials: vec![trial],
+                        ..Default::default()
+                    };
+                    self.tell(answer).await?;
+                }
                 () = rung(&wake, self.next_look), if self.look.is_none() => self.look_round(),
                 _ = again.tick(), if self.look.is_none() => self.look_round(),
                 frame = up.message() => match frame {
@@ -158,7 +175,8 @@ impl Session {
 
     async fn frame(&mut self, mut frame: pb::SessionRequest) -> Result<(), End> {
         check_renewals(frame.renew.len())?;
-        let empty = frame.reports.is_empty() && frame.acknowledgements.is_empty();
+        let no_trials = frame.trial_offers.is_empty() && frame.trial_results.is_empty();
+        let empty = frame.reports.is_empty() && frame.acknowledgements.is_empty() && no_trials;
         // First of all: who waits for a reader below has the frame in its hands.
         let mut refused = Vec::from_iter(shorten(&mut frame));
         if !frame.renew.is_empty() || empty {
@@ -184,6 +202,7 @@ impl Session {
         }
         if !empty {
             refused.extend(self.take_in(&frame.reports, &frame.acknowledgements));
+            refused.extend(self.take_trials(&frame.trial_offers, frame.trial_results));
             self.refused(refused).await?;
         }
         Ok(())
@@ -216,7 +235,9 @@ impl Session {
             .iter()
             .filter(|r| r.status != pb::RenewStatus::Renewed as i32)
         {
-            self.leases.remove(&LeaseId(result.lease_id));
+            let lease = LeaseId(result.lease_id);
+            self.leases.remove(&lease);
+            self.ctx.trials.withdraw(lease, &self.door);
             any = true;
         }
         any
@@ -235,6 +256,53 @@ impl Session {
             refused.extend(self.enqueue(format!("reports[{i}]"), parsed).err());
         }
         refused
+    }
+
+    /// Takes offers of trials and results of trials; says which were refused.
+    fn take_trials(&self, offers: &[pb::TrialOffer], results: Vec<pb::TrialResult>) -> Vec<String> {
+        let mut refused = Vec::new();
+        for (i, w) in offers.iter().enumerate() {
+            let taken = self.offer(w);
+            refused.extend(taken.err().map(|why| format!("trial_offers[{i}]: {why}")));
+        }
+        for (i, w) in results.into_iter().enumerate() {
+            let taken = self.trial_done(w);
+            refused.extend(taken.err().map(|why| format!("trial_results[{i}]: {why}")));
+        }
+        refused
+    }
+
+    fn offer(&self, w: &pb::TrialOffer) -> Result<(), String> {
+        let (lease, fence, stage) = convert::offer(w).map_err(|bad| bad.to_string())?;
+        self.renews(lease, fence)?;
+        let trials = &self.ctx.trials;
+        match stage {
+            None => trials.withdraw(lease, &self.door),
+            Some(stage) => {
+                let stage = (self.peer.caller.tenant.clone(), stage);
+                let taken = trials.offer((lease, fence), stage, &self.door);
+                taken.map_err(|refusal| refusal.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn trial_done(&self, w: pb::TrialResult) -> Result<(), String> {
+        let (lease, fence) = convert::trial_result(&w).map_err(|bad| bad.to_string())?;
+        self.renews(lease, fence)?;
+        let taken = self.ctx.trials.done(lease, &self.door, w);
+        taken.map_err(|refusal| refusal.to_string())
+    }
+
+    /// Only who holds a lease here speaks for its worker.
+    fn renews(&self, lease: LeaseId, fence: Fence) -> Result<(), String> {
+        match self.leases.get(&lease) == Some(&fence) {
+            true => Ok(()),
+            false => Err(format!(
+                "lease: this session does not renew {lease} with fence {}; renew it first",
+                fence.0
+            )),
+        }
     }
 
     fn enqueue(&self, what: String, parsed: Result<Command, Bad>) -> Result<(), String> {
@@ -345,13 +413,18 @@ impl Session {
 
 /// Takes out what is too much for one frame; says so.
 fn shorten(frame: &mut pb::SessionRequest) -> Option<String> {
-    if frame.reports.len() <= REPORTS_MAX && frame.acknowledgements.len() <= ACKNOWLEDGEMENTS_MAX {
+    let trials = frame.trial_offers.len().max(frame.trial_results.len());
+    if frame.reports.len() <= REPORTS_MAX
+        && frame.acknowledgements.len() <= ACKNOWLEDGEMENTS_MAX
+        && trials <= TRIALS_MAX
+    {
         return None;
     }
     (frame.reports, frame.acknowledgements) = (Vec::new(), Vec::new());
+    (frame.trial_offers, frame.trial_results) = (Vec::new(), Vec::new());
     Some(format!(
-        "reports: a frame has at most {REPORTS_MAX} reports and {ACKNOWLEDGEMENTS_MAX} acknowledgements; all of this \
-         frame's were dropped"
+        "reports: a frame has at most {REPORTS_MAX} reports, {ACKNOWLEDGEMENTS_MAX} acknowledgements, {TRIALS_MAX} offers \
+         of trials and {TRIALS_MAX} results; all of this frame's were dropped"
     ))
 }
 

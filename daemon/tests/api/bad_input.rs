@@ -295,20 +295,21 @@ async fn jobs_and_profiles() {
             .await;
         named(what, drop_answer(trial), field);
     }
-    let points = vec![point(1.0, 1.0).unwrap(), point(f64::NAN, 1.0).unwrap()];
-    let profile = Some(pb::Profile {
-        key,
-        points,
-        ..Default::default()
-    });
-    let import = profiles
-        .import_profile(pb::ImportProfileRequest { profile })
-        .await;
-    named(
-        "one of two",
-        drop_answer(import),
-        "profile.points[1].units_per_s",
-    );
+    let two = vec![point(1.0, 1.0).unwrap(), point(f64::NAN, 1.0).unwrap()];
+    for (what, points, field) in [
+        ("one of two", two, "profile.points[1].units_per_s"),
+        ("nothing", vec![], "profile.points"),
+    ] {
+        let profile = Some(pb::Profile {
+            key: key.clone(),
+            points,
+            ..Default::default()
+        });
+        let import = profiles
+            .import_profile(pb::ImportProfileRequest { profile })
+            .await;
+        named(what, drop_answer(import), field);
+    }
     let events = rig.nodes(Who::Alice).await;
     let request = pb::ListEventsRequest {
         job: "a b".into(),

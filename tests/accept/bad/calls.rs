@@ -134,7 +134,8 @@ pub(super) const fn right(lease: &pb::Lease) -> pb::LeaseRef {
     }
 }
 
-/// A session's frame with all that can be said of a lease: a renewal, a report, an acknowledgement.
+/// A session's frame with all that can be said of a lease: a renewal, a report, an acknowledgement, an offer of trials and
+/// a trial's result.
 pub(super) fn all_of(lease: pb::LeaseRef) -> pb::SessionRequest {
     pb::SessionRequest {
         renew: vec![lease],
@@ -147,6 +148,15 @@ pub(super) fn all_of(lease: pb::LeaseRef) -> pb::SessionRequest {
             lease: Some(lease),
             generation: 1,
             effective: Some(pb::ResourceVector::default()),
+        }],
+        trial_offers: vec![pb::TrialOffer {
+            lease: Some(lease),
+            stage: "any/stage".to_owned(),
+        }],
+        trial_results: vec![pb::TrialResult {
+            lease: Some(lease),
+            trial_id: 1,
+            ..Default::default()
         }],
     }
 }

@@ -286,8 +286,12 @@ async fn on_session(calls: &mut Calls, args: &StrangerArgs) -> anyhow::Result<()
             .iter()
             .any(|r| r.contains(what) && r.contains("does not exist"))
     };
+    let trials = ["trial_offers[0]", "trial_results[0]"];
+    let nothing_of_trials = trials
+        .iter()
+        .all(|t| refused.iter().any(|r| r.starts_with(t)));
     ensure!(
-        of("reports[0]") && of("acknowledgements[0]"),
+        of("reports[0]") && of("acknowledgements[0]") && nothing_of_trials,
         "what was refused on a session: {refused:?}"
     );
     Ok(())

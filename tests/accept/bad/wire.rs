@@ -19,7 +19,7 @@ use crate::load::{channel, request};
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
 /// Calls whose first field is a text or a message: a number there is no message.
-const TEXT_FIRST: [&str; 14] = [
+const TEXT_FIRST: [&str; 15] = [
     "LeaseService/AcquireLease",
     "LeaseService/RenewLeases",
     "LeaseService/ListLeases",
@@ -32,6 +32,7 @@ const TEXT_FIRST: [&str; 14] = [
     "ProfileService/GetProfile",
     "ProfileService/ImportProfile",
     "ProfileService/ExportProfile",
+    "ProfileService/RunTrial",
     "PlanService/SolvePlan",
     "PlanService/ExplainJob",
 ];

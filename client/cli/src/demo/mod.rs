@@ -99,7 +99,11 @@ pub(crate) enum Hidden {
         orders: String,
     },
     /// One trial of one of the demo's stages, as the benchmark of a job (examples/demo.toml)
-    Trial,
+    Trial {
+        /// Run as a worker that offers itself for trials of this stage, under `evenkeel run` with a lease of that size
+        #[arg(long, value_name = "STAGE")]
+        offer: Option<String>,
+    },
     /// The emulated GPU's device process
     #[command(hide = true)]
     Device {
@@ -193,12 +197,16 @@ impl From<DemoError> for Failure {
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
     match &args.hidden {
         Some(Hidden::Worker { orders }) => return Ok(apart(orders.clone()).await),
-        Some(Hidden::Trial) => {
-            tokio::task::spawn_blocking(bench::run)
-                .await
-                .map_err(|_| {
-                    Failure::new("demo: the trial came to an end by itself; this is a bug")
-                })??;
+        Some(Hidden::Trial { offer }) => {
+            let offer = offer.clone();
+            tokio::task::spawn_blocking(move || match offer {
+                Some(stage) => bench::offer(&stage),
+                None => bench::run(),
+            })
+            .await
+            .map_err(|_| {
+                Failure::new("demo: the trial came to an end by itself; this is a bug")
+            })??;
             return Ok(ExitCode::SUCCESS);
         }
         Some(Hidden::Device { dir }) => return Ok(site::device(dir)),

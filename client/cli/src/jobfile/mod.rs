@@ -41,7 +41,7 @@ pub(crate) struct JobFile {
     #[serde(default)]
     policy: Policy,
     #[serde(default)]
-    sm_mode: SmMode,
+    pub(crate) sm_mode: SmMode,
     #[serde(default)]
     rebalance: RebalanceFile,
     pub(crate) stages: Vec<StageFile>,
@@ -118,7 +118,11 @@ pub(crate) struct StageFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct BenchFile {
     /// Prints one line of JSON at its end: `{"units_per_s": …, "memory_bytes": …}`.
+    #[serde(default)]
     pub(crate) command: Vec<String>,
+    /// No command: a running worker that offers itself for trials is asked instead.
+    #[serde(default)]
+    pub(crate) worker: bool,
     /// Core counts to try.
     #[serde(default)]
     pub(crate) cores: Vec<u32>,

@@ -4,7 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{queue, share};
+use super::{queue, recall, share};
 use crate::event::Event;
 use crate::grant::{Ask, GpuShare, Vector};
 use crate::id::{JobId, LeaseId};
@@ -19,6 +19,8 @@ use crate::volatile::Volatile;
 pub struct Touched {
     jobs: BTreeSet<JobId>,
     freed: bool,
+    /// SMs of a GPU were given, or promised.
+    given: bool,
     /// A job has left, and so has what its workers had.
     left: bool,
 }
@@ -53,9 +55,10 @@ impl Touched {
             | Event::NodeInstalled { .. }
             | Event::UnavailableChanged { .. }
             | Event::NodeDrained { .. } => self.freed = true,
+            Event::LeaseGranted { lease } => self.given |= !lease.target.gpus.is_empty(),
             Event::JobReplanned { id, .. } | Event::JobAdmitted { id, .. } => {
                 self.jobs.insert(*id);
-                self.freed = true;
+                (self.freed, self.given) = (true, true);
             }
             // What is known of a job that waits has changed: it may fit now.
             Event::TrialReported { .. } | Event::ProfileImported { .. } => {
@@ -77,6 +80,12 @@ pub fn follow(d: &Durable, v: &mut Volatile, touched: &mut Touched) -> Vec<Event
             return vec![event];
         }
         touched.jobs.remove(&id);
+    }
+    if core::mem::take(&mut touched.given)
+        && let Some(event) = recall::next(d, v)
+    {
+        touched.given = true;
+        return vec![event];
     }
     if core::mem::take(&mut touched.freed) && !d.draining() {
         let events = queue::next(d, v);

@@ -19,6 +19,7 @@ pub mod node;
 pub mod observe;
 pub mod queue;
 pub mod rebalance;
+mod recall;
 mod room;
 mod share;
 pub mod time;

@@ -11,6 +11,7 @@ mod plan;
 mod profile;
 mod report;
 mod spec;
+mod trial;
 mod vector;
 
 use std::fmt::Display;
@@ -28,6 +29,7 @@ pub(super) use plan::{decision, plan, sentences};
 pub(super) use profile::{curves, key, point, profile, profile_points, summary};
 pub(super) use report::{acknowledge, report};
 pub(super) use spec::{policy, rebalance, spec};
+pub(super) use trial::{Wanted, offer, trial, trial_result};
 pub(super) use vector::Around;
 
 /// A field that makes no sense.

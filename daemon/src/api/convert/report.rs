@@ -8,7 +8,7 @@ use super::vector::effective;
 use super::{Bad, or_default};
 use crate::api::limits::{INTERVALS_MAX, STEPS_MAX};
 
-fn lease_ref(w: Option<&pb::LeaseRef>) -> Result<(LeaseId, Fence), Bad> {
+pub(super) fn lease_ref(w: Option<&pb::LeaseRef>) -> Result<(LeaseId, Fence), Bad> {
     w.map(|r| (LeaseId(r.lease_id), Fence(r.fence)))
         .ok_or_else(|| Bad::new("lease", "is missing"))
 }

@@ -4,6 +4,7 @@ mod leases;
 mod node;
 mod plans;
 mod profiles;
+mod trial;
 mod watching;
 
 use std::sync::Arc;

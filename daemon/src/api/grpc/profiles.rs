@@ -8,12 +8,13 @@ use evenkeel_proto::v1 as pb;
 use pb::profile_service_server::ProfileService;
 use tonic::{Request, Response, Status};
 
-use super::{Answer, unexpected};
-use crate::api::budget::Kind;
+use super::{Answer, trial, unexpected};
+use crate::api::budget::{Cost, Kind};
 use crate::api::caller;
 use crate::api::context::Context;
 use crate::api::convert::{self, Bad};
 use crate::api::error;
+use crate::api::limits::WAIT_COST;
 use crate::api::turns;
 
 /// See the module's text.
@@ -73,6 +74,10 @@ impl ProfileService for Profiles {
         may_write(&peer.caller)?;
         let profile = request.into_inner().profile;
         let profile = convert::profile(profile.as_ref(), &peer.caller.tenant)?;
+        if profile.points.is_empty() {
+            let why = "is empty: nothing would be left of the profile; give its measurements";
+            return Err(Bad::new("profile.points", why).into());
+        }
         let command = Command::Import {
             profile: Box::new(profile),
         };
@@ -90,6 +95,22 @@ impl ProfileService for Profiles {
         let profile = find(&self.0, &peer.caller, key).await?;
         let profile = Some(convert::profile_points(&profile));
         Ok(Response::new(pb::ExportProfileResponse { profile }))
+    }
+
+    async fn run_trial(
+        &self,
+        request: Request<pb::RunTrialRequest>,
+    ) -> Answer<pb::RunTrialResponse> {
+        let peer = caller::of(&request)?;
+        let cost = request.extensions().get::<Cost>().cloned();
+        let _place = self.0.place(Kind::Wait, &peer.caller)?;
+        // What a trial tells is for profiles: who may not write them has no use for it.
+        may_write(&peer.caller)?;
+        if let Some(cost) = cost {
+            cost.lower(WAIT_COST);
+        }
+        let answer = trial::run(&self.0, &peer.caller, &request.into_inner()).await?;
+        Ok(Response::new(answer))
     }
 }
 

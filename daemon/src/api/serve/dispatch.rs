@@ -81,6 +81,13 @@ impl Shape {
             | "NodeService/ListEvents" => return Self::large(1, true),
             "ProfileService/ImportProfile" => return Self::large(PROFILE_MAKINGS, false),
             "PlanService/SolvePlan" => return Self::large(PROFILE_MAKINGS, true),
+            // Nobody needs a trial whose caller has gone.
+            "ProfileService/RunTrial" => {
+                return Self {
+                    shows: true,
+                    ..Self::small(Kind::Call)
+                };
+            }
             // Health and reflection: they stream, and are not ours.
             "" => {
                 return Self {

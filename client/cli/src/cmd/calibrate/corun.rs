@@ -1,20 +1,21 @@
 //! Trials of pairs: two stages at once, each with its share, against what each does alone. What they lose is the
 //! interference κ that the plan divides by.
 //!
-//! Both shares are leased and kept (`reserve`). Trials with caps beyond the shares need leases that may exceed their
-//! guarantee, which only jobs have; profiles can hold such measurements all the same.
+//! Both shares are leased and kept (`reserve`), each in a lease of its own. Where the job's stages may overlap, `beyond` tries
+//! them with higher caps, too.
 use std::time::{Duration, Instant};
 
 use evenkeel_client::{CoRun, CoRunCaps, Gpu, Node, ProfilePoint};
 use evenkeel_core::curve::Curve;
 use evenkeel_core::unit::Sms;
 
+use super::beyond;
 use super::campaign::{self, Campaign};
 use super::grid::Point;
 use super::measure::{Run, Work, describe};
-use super::trial::{self, Outcome};
+use super::trial::Outcome;
 use crate::fail::{Doing as _, Failure};
-use crate::out;
+use crate::jobfile::BenchFile;
 use crate::units::show_rate;
 
 /// Rounds: each pair at the split that would be planned; then at the one that is planned with what the first round found.
@@ -28,22 +29,45 @@ pub(super) struct Ground<'g> {
     pub(super) planner: &'g Campaign,
     pub(super) node: &'g Node,
     pub(super) gpu: Option<&'g Gpu>,
+    /// Whether the job's stages may go beyond their shares.
+    pub(super) may_go_beyond: bool,
 }
 
 /// One of a pair.
-struct Side<'w, 'a> {
-    work: &'w Work<'a>,
-    point: Point,
-    /// What it does there alone, by its curve.
+pub(super) struct Side<'w, 'a> {
+    pub(super) work: &'w Work<'a>,
+    pub(super) point: Point,
+    /// What it does there alone, as far beyond its share as its cap allows, by its curve.
     alone: f64,
 }
 
+impl Side<'_, '_> {
+    pub(super) fn name(&self) -> String {
+        describe(&self.work.key.stage, self.point)
+    }
+
+    /// GPU memory of its trial, in bytes.
+    pub(super) fn memory(&self) -> u64 {
+        self.work.stage.trial_memory(self.work.bench)
+    }
+}
+
 /// How one side's trial went.
-struct Ran {
+pub(super) struct Ran {
     outcome: Outcome,
     /// When it was measuring, by the clock of the run: the last seconds of its life.
     from: Duration,
     until: Duration,
+}
+
+impl Ran {
+    pub(super) fn new(outcome: Outcome, until: Duration, bench: &BenchFile) -> Self {
+        Self {
+            outcome,
+            from: until.saturating_sub(bench.seconds),
+            until,
+        }
+    }
 }
 
 /// Runs each pair of stages that work, at two splits. Says how many trials of pairs were stored.
@@ -53,30 +77,86 @@ pub(super) async fn pairs(
     ground: &Ground<'_>,
 ) -> Result<u32, Failure> {
     let mut stored = 0;
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         let planned = ground.points(works);
         for first in 0..works.len() {
             for second in first + 1..works.len() {
                 let (Some(a), Some(b)) = (planned[first], planned[second]) else {
                     continue;
                 };
-                let pair = ground.unknown(works, [(first, a), (second, b)]);
-                let Some(pair) = pair else { continue };
-                if !alone(run, works, pair).await? {
-                    continue;
+                let pair = [(first, a), (second, b)];
+                if let Some(pair) = ground.unknown(works, pair) {
+                    stored += u32::from(kept(run, works, pair).await?);
                 }
-                let [a, b] = pair.map(|(at, point)| side(&works[at], point));
-                let (Some(a), Some(b)) = (a, b) else { continue };
-                let told = together(run, &a, &b).await?;
-                stored += u32::from(!told.is_empty());
-                for (stage, point) in told {
-                    let own = works.iter_mut().find(|w| w.index == stage);
-                    own.into_iter().for_each(|w| w.known.push(point.clone()));
+                if round == 0 && ground.may_go_beyond {
+                    stored += overlapping(run, works, ground, pair).await?;
                 }
             }
         }
     }
     Ok(stored)
+}
+
+/// A pair with its shares kept. Says whether anything was stored.
+async fn kept(
+    run: &mut Run<'_>,
+    works: &mut [Work<'_>],
+    pair: [(usize, Point); 2],
+) -> Result<bool, Failure> {
+    if !alone(run, works, pair).await? {
+        return Ok(false);
+    }
+    let [a, b] = pair.map(|(at, point)| side(&works[at], point, point));
+    let (Some(a), Some(b)) = (a, b) else {
+        return Ok(false);
+    };
+    let told = together(run, &a, &b).await?;
+    Ok(learn(works, told))
+}
+
+/// A pair with caps beyond its shares. Says how many trials were stored.
+async fn overlapping(
+    run: &mut Run<'_>,
+    works: &mut [Work<'_>],
+    ground: &Ground<'_>,
+    pair: [(usize, Point); 2],
+) -> Result<u32, Failure> {
+    // A running worker's cap is its lease's.
+    let can = |(at, point): (usize, Point)| point.sms > 0 && !works[at].bench.worker;
+    if !pair.into_iter().all(can) {
+        return Ok(0);
+    }
+    let mut stored = 0;
+    for caps in beyond::CAPS {
+        let [(at, a), (bt, b)] = pair;
+        let reached = (
+            beyond::reach(ground, caps, a),
+            beyond::reach(ground, caps, b),
+        );
+        let (Some(reach_a), Some(reach_b)) = reached else {
+            continue;
+        };
+        if is_known((&works[at], a), (&works[bt], b), caps)
+            || !alone(run, works, [(at, reach_a), (bt, reach_b)]).await?
+        {
+            continue;
+        }
+        let (a, b) = (side(&works[at], a, reach_a), side(&works[bt], b, reach_b));
+        let (Some(a), Some(b)) = (a, b) else { continue };
+        let told = beyond::together(run, ground, caps, [(&a, reach_a), (&b, reach_b)]).await?;
+        stored += u32::from(learn(works, told));
+    }
+    Ok(stored)
+}
+
+/// Keeps what was stored, each with the place of its stage among the job's. Says whether there was any.
+fn learn(works: &mut [Work<'_>], told: Vec<(usize, ProfilePoint)>) -> bool {
+    let any = !told.is_empty();
+    for (stage, point) in told {
+        let own = works.iter_mut().find(|w| w.index == stage);
+        own.into_iter().for_each(|w| w.known.push(point.clone()));
+    }
+    any
 }
 
 /// Sees to it that both of a pair were measured alone where they will run together: what a curve says between its points
@@ -162,12 +242,12 @@ impl Ground<'_> {
         }
         let (a, b) = splits
             .into_iter()
-            .find(|(a, b)| !is_known((&works[at], *a), (&works[bt], *b)))?;
+            .find(|(a, b)| !is_known((&works[at], *a), (&works[bt], *b), CoRunCaps::Reserve))?;
         Some([(at, a), (bt, b)])
     }
 
     /// The largest count that the GPU can enforce within so many SMs.
-    fn enforceable(&self, sms: u32) -> Option<u32> {
+    pub(super) fn enforceable(&self, sms: u32) -> Option<u32> {
         let counts = &self.gpu?.enforceable_sms;
         if counts.is_empty() {
             return Some(sms);
@@ -176,20 +256,22 @@ impl Ground<'_> {
     }
 }
 
-/// A stage at a point, if it works there.
-fn side<'w, 'a>(work: &'w Work<'a>, point: Point) -> Option<Side<'w, 'a>> {
+/// A stage with a share that reaches so far, if it works there.
+fn side<'w, 'a>(work: &'w Work<'a>, point: Point, reach: Point) -> Option<Side<'w, 'a>> {
     let curve = Curve::fit(&campaign::core(&work.known), &[], 1.0, point.replicas)?;
-    let alone = curve.rate(point.cores, Sms(point.sms), point.batch).get();
+    let alone = curve.rate(reach.cores, Sms(reach.sms), reach.batch).get();
     (alone > 0.0).then_some(Side { work, point, alone })
 }
 
-/// Whether both were measured beside each other at these shares before.
-fn is_known(a: (&Work<'_>, Point), b: (&Work<'_>, Point)) -> bool {
+/// Whether both were measured beside each other at these shares, with such caps, before.
+fn is_known(a: (&Work<'_>, Point), b: (&Work<'_>, Point), caps: CoRunCaps) -> bool {
     let knows = |own: (&Work<'_>, Point), other: (&Work<'_>, Point)| {
         own.0.known.iter().any(|p| {
             let beside = p.beside.as_ref();
-            let same = beside.is_some_and(|c| c.stage == other.0.key.stage && c.sms == other.1.sms);
-            same && (p.cores, p.sms) == (own.1.cores, own.1.sms)
+            let same = beside.is_some_and(|c| {
+                (c.stage.as_str(), c.sms, c.caps) == (other.0.key.stage.as_str(), other.1.sms, caps)
+            });
+            same && (p.cores, p.sms, p.batch) == (own.1.cores, own.1.sms, own.1.batch)
         })
     };
     knows(a, b) && knows(b, a)
@@ -201,48 +283,46 @@ async fn together(
     a: &Side<'_, '_>,
     b: &Side<'_, '_>,
 ) -> Result<Vec<(usize, ProfilePoint)>, Failure> {
-    let name = |s: &Side<'_, '_>| describe(&s.work.key.stage, s.point);
-    let pair = format!("{} beside {}", name(a), name(b));
+    let pair = format!("{} beside {}", a.name(), b.name());
     run.progress.set_message(pair.clone());
     let started = Instant::now();
     let one = async |side: &Side<'_, '_>| -> Result<Ran, Failure> {
-        let bench = side.work.bench;
-        let outcome = trial::run(run.globals, run.job, side.work.stage, bench, side.point).await?;
-        let until = started.elapsed();
-        Ok(Ran {
-            outcome,
-            from: until.saturating_sub(bench.seconds),
-            until,
-        })
+        let outcome = run.trial(side.work, side.point).await?;
+        Ok(Ran::new(outcome, started.elapsed(), side.work.bench))
     };
     let (first, second) = tokio::join!(one(a), one(b));
-    let (first, second) = (first?, second?);
+    let ran = [(a, first?), (b, second?)];
     run.count(started);
-    let say = |text: String| {
-        run.progress
-            .suspend(|| out::note(format_args!("{pair}: {text}")))
-    };
+    told(run, &pair, CoRunCaps::Reserve, ran).await
+}
+
+/// Says and stores what a pair gave. What was stored, each with the place of its stage among the job's.
+pub(super) async fn told(
+    run: &Run<'_>,
+    pair: &str,
+    caps: CoRunCaps,
+    [(a, first), (b, second)]: [(&Side<'_, '_>, Ran); 2],
+) -> Result<Vec<(usize, ProfilePoint)>, Failure> {
     let (Outcome::Measured(of_a), Outcome::Measured(of_b)) = (&first.outcome, &second.outcome)
     else {
-        say(
-            "not measured: one of them did not run, so this says nothing of interference"
-                .to_owned(),
-        );
+        run.say(format_args!(
+            "{pair}: not measured: one of them did not run, so this says nothing of interference"
+        ));
         return Ok(Vec::new());
     };
-    say(format!(
-        "{} and {} units/s, alone {} and {}",
+    run.say(format_args!(
+        "{pair}: {} and {} units/s, alone {} and {}",
         show_rate(of_a.units_per_s),
         show_rate(of_b.units_per_s),
         show_rate(a.alone),
         show_rate(b.alone)
     ));
     let told = [
-        point(a, b, of_a, overlap(&first, &second)),
-        point(b, a, of_b, overlap(&second, &first)),
+        (a, point((a, of_a), b, caps, overlap(&first, &second))),
+        (b, point((b, of_b), a, caps, overlap(&second, &first))),
     ];
     let mut stored = Vec::new();
-    for (side, told) in [a, b].into_iter().zip(told) {
+    for (side, told) in told {
         // Two that hardly met say nothing, and none of it is stored.
         if let Some(told) = told {
             let key = side.work.key.clone();
@@ -256,16 +336,16 @@ async fn together(
 }
 
 fn point(
-    own: &Side<'_, '_>,
+    (own, measured): (&Side<'_, '_>, &ProfilePoint),
     other: &Side<'_, '_>,
-    measured: &ProfilePoint,
+    caps: CoRunCaps,
     overlap: f64,
 ) -> Option<ProfilePoint> {
     (overlap > 0.0).then(|| ProfilePoint {
         beside: Some(CoRun {
             stage: other.work.key.stage.clone(),
             sms: other.point.sms,
-            caps: CoRunCaps::Reserve,
+            caps,
             alone_units_per_s: own.alone,
             overlap,
         }),

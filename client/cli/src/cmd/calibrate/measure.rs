@@ -1,10 +1,11 @@
 //! A job's trials, one by one: `campaign` says which, `trial` runs it, and each is stored as it ends.
+use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use evenkeel_client::{Client, Gpu, Node, ProfileKey, ProfilePoint};
+use evenkeel_client::{Client, Gpu, Node, ProfileKey, ProfilePoint, SmMode};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -14,6 +15,7 @@ use super::corun;
 use super::grid::{self, Point};
 use super::room;
 use super::trial::{self, Outcome};
+use super::worker;
 use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
 use crate::jobfile::{BenchFile, JobFile, StageFile};
@@ -103,6 +105,8 @@ pub(super) struct Run<'a> {
     budget: Option<Duration>,
     /// Trials made now, and the time that they took.
     made: (u32, Duration),
+    /// What was said to be waited for last.
+    waited_for: RefCell<String>,
 }
 
 pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Failure> {
@@ -128,6 +132,7 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
         started: Instant::now(),
         budget: args.budget,
         made: (0, Duration::ZERO),
+        waited_for: RefCell::default(),
     };
     let mut pairs = 0;
     let all = async {
@@ -137,6 +142,7 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
                 planner: &planner,
                 node: &node,
                 gpu: gpu_of(&file, &node),
+                may_go_beyond: file.sm_mode == SmMode::Cap,
             };
             pairs = corun::pairs(&mut run, &mut works, &ground).await?;
         }
@@ -358,6 +364,45 @@ impl Run<'_> {
             .set_message(format!("at most {left} left: {name}"));
     }
 
+    /// Says something above the bar, or on the standard error where there is no terminal for one.
+    pub(super) fn say(&self, what: std::fmt::Arguments<'_>) {
+        self.progress.suspend(|| out::note(what));
+    }
+
+    /// Says what is waited for, unless that was said last.
+    pub(super) fn say_once(&self, what: &str) {
+        if self.waited_for.replace(what.to_owned()) != what {
+            self.say(format_args!("{what}"));
+        }
+    }
+
+    /// One trial of a stage, by whoever makes them.
+    pub(super) async fn trial(&self, work: &Work<'_>, point: Point) -> Result<Outcome, Failure> {
+        match work.bench.worker {
+            true => worker::run(self, work, point).await,
+            false => trial::run(self.globals, self.job, work.stage, work.bench, point).await,
+        }
+    }
+
+    /// Waits for a trial, and says after a while what share it waits for, and for whom.
+    pub(super) async fn waited<T>(
+        &self,
+        trial: impl Future<Output = T>,
+        (share, memory): (Point, u64),
+        name: &str,
+    ) -> T {
+        tokio::pin!(trial);
+        tokio::select! {
+            outcome = &mut trial => outcome,
+            () = tokio::time::sleep(MENTION_WAIT_AFTER) => {
+                if let Some(what) = room::waits_for(self.client, share, memory).await {
+                    self.say(format_args!("{name}: {what}"));
+                }
+                trial.await
+            }
+        }
+    }
+
     /// One trial of a stage alone, stored.
     pub(super) async fn one(
         &mut self,
@@ -366,28 +411,15 @@ impl Run<'_> {
         why: &str,
     ) -> Result<(), Failure> {
         let name = describe(&work.key.stage, point);
-        // A line above the bar, or on the standard error where there is no terminal for one.
-        let say = |text: String| {
-            self.progress
-                .suspend(|| out::note(format_args!("{name}: {text}")))
-        };
+        let say = |text: String| self.say(format_args!("{name}: {text}"));
         let because = match why {
             "" => String::new(),
             why => format!(" ({why})"),
         };
         let started = Instant::now();
-        let trial = trial::run(self.globals, self.job, work.stage, work.bench, point);
-        tokio::pin!(trial);
-        let outcome = tokio::select! {
-            outcome = &mut trial => outcome,
-            () = tokio::time::sleep(MENTION_WAIT_AFTER) => {
-                let memory = work.stage.trial_memory(work.bench);
-                if let Some(what) = room::waits_for(self.client, point, memory).await {
-                    say(what);
-                }
-                trial.await
-            }
-        }?;
+        let memory = work.stage.trial_memory(work.bench);
+        let trial = self.trial(work, point);
+        let outcome = self.waited(trial, (point, memory), &name).await?;
         if work.todo.front() == Some(&point) {
             work.todo.pop_front();
         }
@@ -452,10 +484,13 @@ fn broken(works: &[Work<'_>]) -> Option<Failure> {
     let failure = Failure::new(format!(
         "no trial of stage {stage} did any work, so nothing of it is stored"
     ));
-    Some(failure.hint(format!(
-        "Run its benchmark by hand, from this directory: {}",
-        work.bench.command.join(" ")
-    )))
+    Some(failure.hint(match work.bench.worker {
+        true => "Look into the log of the worker that offered itself.".to_owned(),
+        false => format!(
+            "Run its benchmark by hand, from this directory: {}",
+            work.bench.command.join(" ")
+        ),
+    }))
 }
 
 pub(super) fn describe(stage: &str, point: Point) -> String {

@@ -1,10 +1,12 @@
 //! `evenkeel calibrate`: measures a job's stages over a grid, and shows, imports and exports what was measured.
 
+mod beyond;
 mod campaign;
 pub(crate) mod conditions;
 mod corun;
 mod grid;
 mod measure;
+mod pair;
 mod picture;
 mod plot;
 mod room;
@@ -12,6 +14,7 @@ mod rows;
 mod show;
 mod transfer;
 mod trial;
+mod worker;
 
 use std::path::PathBuf;
 
@@ -32,7 +35,8 @@ const NO_GPU: &str = "none";
 /// Runs each stage's benchmark ([stages.bench] in the job file) in a lease of its own at different cores, SMs, batch
 /// sizes and replicas. The next trial is always the one that teaches most about the best plan, and it stops when no plan
 /// can be much better: about a third of the grid; --full tries all of it. Then each pair of stages runs together, for
-/// what co-running costs. Each trial is stored as it ends: Ctrl-C leaves what is done, and the next call goes on from
+/// what co-running costs (in a job with sm_mode = "cap" also with caps of half as much again, and of the whole GPU). A stage with
+/// `worker = true` in place of a command is measured by a running worker that offers itself. Each trial is stored as it ends: Ctrl-C leaves what is done, and the next call goes on from
 /// there. A trial that fails, hangs or runs out of memory is stored as 0: it does not fit, and neither does a larger batch.
 ///
 /// The benchmark is told by EVENKEEL_TRIAL_JOB, _STAGE, _CORES, _SMS, _BATCH, _REPLICAS, _MEMORY_BYTES, _WARMUP and
@@ -88,6 +92,9 @@ enum Action {
     },
     /// Print profiles as JSON or CSV: one, or a list of several
     Export(transfer::ExportArgs),
+    /// Two benchmarks in one lease: what calibrate starts itself with
+    #[command(hide = true)]
+    Pair,
 }
 
 pub(crate) async fn run(globals: &Globals, args: CalibrateArgs) -> Result<(), Failure> {
@@ -102,6 +109,7 @@ pub(crate) async fn run(globals: &Globals, args: CalibrateArgs) -> Result<(), Fa
         }) => show::one(globals, stage, gpu, show::Pictures { svg, png }).await,
         Some(Action::Import { file }) => transfer::import(globals, &file).await,
         Some(Action::Export(args)) => transfer::export(globals, args).await,
+        Some(Action::Pair) => pair::run().await,
     }
 }
 

@@ -44,6 +44,18 @@ struct Measured {
     memory_bytes: u64,
 }
 
+/// How a command under a lease ended.
+pub(super) enum Ended {
+    /// Well; the last lines of what it said.
+    Well(Vec<String>),
+    /// It failed, hung, or was killed: why.
+    Badly(String),
+    /// There was no lease for it.
+    NotRun(String),
+    /// It cannot be run at all.
+    Broken(String),
+}
+
 /// Runs one trial. Dropping the future ends the benchmark.
 pub(super) async fn run(
     globals: &Globals,
@@ -52,7 +64,25 @@ pub(super) async fn run(
     bench: &BenchFile,
     point: Point,
 ) -> Result<Outcome, Failure> {
-    let memory = stage.trial_memory(bench);
+    let mut command = leased(globals, point, stage.trial_memory(bench))?;
+    command
+        .args(&bench.command)
+        .envs(variables(job, stage, bench, point));
+    let zero = |reason: String| Outcome::DoesNotFit(measured(point, 0.0, 0), reason);
+    let child = command.spawn().doing("start a trial")?;
+    Ok(match ended(child, bench.timeout + bench.warmup).await? {
+        Ended::Well(said) => match read(&said) {
+            Ok((rate, memory)) => Outcome::Measured(measured(point, rate, memory)),
+            Err(why) => zero(why),
+        },
+        Ended::Badly(reason) => zero(reason),
+        Ended::NotRun(reason) => Outcome::Skipped(reason),
+        Ended::Broken(reason) => Outcome::Broken(reason),
+    })
+}
+
+/// `evenkeel run` with a lease of so much, up to its command.
+pub(super) fn leased(globals: &Globals, point: Point, memory: u64) -> Result<Command, Failure> {
     let this = env::current_exe().doing("find this program")?;
     let mut command = Command::new(this);
     command
@@ -71,30 +101,38 @@ pub(super) async fn run(
     }
     command
         .arg("--")
-        .args(&bench.command)
-        .env("EVENKEEL_TRIAL_JOB", job)
-        .env("EVENKEEL_TRIAL_STAGE", &stage.name)
-        .env("EVENKEEL_TRIAL_CORES", point.cores.to_string())
-        .env("EVENKEEL_TRIAL_SMS", point.sms.to_string())
-        .env("EVENKEEL_TRIAL_BATCH", point.batch.to_string())
-        .env("EVENKEEL_TRIAL_REPLICAS", point.replicas.to_string())
-        .env("EVENKEEL_TRIAL_MEMORY_BYTES", memory.to_string())
-        .env(
-            "EVENKEEL_TRIAL_WARMUP",
-            bench.warmup.as_secs_f64().to_string(),
-        )
-        .env(
-            "EVENKEEL_TRIAL_SECONDS",
-            bench.seconds.as_secs_f64().to_string(),
-        )
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let child = command.spawn().doing("start a trial")?;
-    finish(child, bench.timeout + bench.warmup, point).await
+    Ok(command)
 }
 
-async fn finish(mut child: Child, limit: Duration, point: Point) -> Result<Outcome, Failure> {
+/// What a benchmark is told.
+pub(super) fn variables(
+    job: &str,
+    stage: &StageFile,
+    bench: &BenchFile,
+    point: Point,
+) -> [(&'static str, String); 9] {
+    let seconds = |d: Duration| d.as_secs_f64().to_string();
+    [
+        ("EVENKEEL_TRIAL_JOB", job.to_owned()),
+        ("EVENKEEL_TRIAL_STAGE", stage.name.clone()),
+        ("EVENKEEL_TRIAL_CORES", point.cores.to_string()),
+        ("EVENKEEL_TRIAL_SMS", point.sms.to_string()),
+        ("EVENKEEL_TRIAL_BATCH", point.batch.to_string()),
+        ("EVENKEEL_TRIAL_REPLICAS", point.replicas.to_string()),
+        (
+            "EVENKEEL_TRIAL_MEMORY_BYTES",
+            stage.trial_memory(bench).to_string(),
+        ),
+        ("EVENKEEL_TRIAL_WARMUP", seconds(bench.warmup)),
+        ("EVENKEEL_TRIAL_SECONDS", seconds(bench.seconds)),
+    ]
+}
+
+/// Waits for the end of a command, for so long and the wait for its lease. Dropping the future ends it.
+pub(super) async fn ended(mut child: Child, limit: Duration) -> Result<Ended, Failure> {
     let ender = Ender(child.id().and_then(|id| i32::try_from(id).ok()));
     let said = last_lines(child.stdout.take());
     let complained = last_lines(child.stderr.take());
@@ -116,16 +154,16 @@ async fn finish(mut child: Child, limit: Duration, point: Point) -> Result<Outco
     std::mem::forget(ender);
     let status = status.doing("wait for a trial")?;
     let reason = complained.last().cloned().unwrap_or_default();
-    let zero = |reason: String| Outcome::DoesNotFit(measured(point, 0.0, 0), reason);
     if !in_time {
-        return Ok(zero(format!("did not end within {} s", limit.as_secs())));
+        let why = format!("did not end within {} s", limit.as_secs());
+        return Ok(Ended::Badly(why));
     }
     Ok(match status.code() {
-        Some(0) => read(&said, point).unwrap_or_else(zero),
-        Some(code) if code == i32::from(NOT_RUN) => Outcome::Skipped(complained.join(" ")),
-        Some(126 | 127) => Outcome::Broken(reason),
-        Some(code) => zero(format!("exit code {code}: {reason}")),
-        None => zero(format!("it was killed: {reason}")),
+        Some(0) => Ended::Well(said),
+        Some(code) if code == i32::from(NOT_RUN) => Ended::NotRun(complained.join(" ")),
+        Some(126 | 127) => Ended::Broken(reason),
+        Some(code) => Ended::Badly(format!("exit code {code}: {reason}")),
+        None => Ended::Badly(format!("it was killed: {reason}")),
     })
 }
 
@@ -164,8 +202,8 @@ async fn last_lines(pipe: Option<impl AsyncRead + Unpin>) -> Vec<String> {
     kept.into()
 }
 
-/// The last line that is a result.
-fn read(said: &[String], point: Point) -> Result<Outcome, String> {
+/// The last line that is a result: units per second, and bytes.
+pub(super) fn read(said: &[String]) -> Result<(f64, u64), String> {
     let result = said
         .iter()
         .rev()
@@ -174,11 +212,10 @@ fn read(said: &[String], point: Point) -> Result<Outcome, String> {
     if !result.units_per_s.is_finite() || result.units_per_s < 0.0 {
         return Err(format!("{} is not a throughput", result.units_per_s));
     }
-    let point = measured(point, result.units_per_s, result.memory_bytes);
-    Ok(Outcome::Measured(point))
+    Ok((result.units_per_s, result.memory_bytes))
 }
 
-fn measured(point: Point, units_per_s: f64, memory_bytes: u64) -> ProfilePoint {
+pub(super) fn measured(point: Point, units_per_s: f64, memory_bytes: u64) -> ProfilePoint {
     ProfilePoint {
         cores: point.cores,
         sms: point.sms,
@@ -197,21 +234,12 @@ mod tests {
 
     #[test]
     fn the_last_result_counts_and_chatter_does_not() {
-        let point = Point {
-            cores: 1,
-            batch: 8,
-            sms: 14,
-            replicas: 1,
-        };
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
         let said = lines(
             "warming up\n{\"units_per_s\": 1}\n{\"units_per_s\": 2.5, \"memory_bytes\": 7}\nbye",
         );
-        assert_eq!(
-            read(&said, point),
-            Ok(Outcome::Measured(measured(point, 2.5, 7)))
-        );
-        assert!(read(&lines("nothing"), point).is_err());
-        assert!(read(&lines("{\"units_per_s\": -1}"), point).is_err());
+        assert_eq!(read(&said), Ok((2.5, 7)));
+        assert!(read(&lines("nothing")).is_err());
+        assert!(read(&lines("{\"units_per_s\": -1}")).is_err());
     }
 }

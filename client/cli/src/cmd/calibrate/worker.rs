@@ -1,0 +1,67 @@
+//! One trial by a running worker that offers itself over its session: nothing is started here, and no lease is taken.
+use std::time::{Duration, Instant};
+
+use evenkeel_client::{Error, Trial, TrialAnswer, TrialRequest};
+
+use super::grid::Point;
+use super::measure::{Run, Work};
+use super::trial::{Outcome, WAIT, measured};
+use crate::fail::{Doing as _, Failure, NOT_FOUND};
+use crate::units::show_duration;
+
+/// How often it is looked whether a worker offers itself by now.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Runs one trial. Dropping the future leaves the worker to finish for nobody.
+pub(super) async fn run(run: &Run<'_>, work: &Work<'_>, point: Point) -> Result<Outcome, Failure> {
+    let (bench, stage) = (work.bench, &work.key.stage);
+    let request = TrialRequest {
+        stage: stage.clone(),
+        trial: Trial {
+            id: 0,
+            cores: point.cores,
+            sms: point.sms,
+            batch: point.batch,
+            replicas: point.replicas,
+            warmup: bench.warmup,
+            measure: bench.seconds,
+        },
+        // The job file's limit is for the measurement, too.
+        patience: bench.timeout.saturating_sub(bench.seconds).max(LOOK),
+    };
+    let zero = |why: String| Outcome::DoesNotFit(measured(point, 0.0, 0), why);
+    let began = Instant::now();
+    loop {
+        let answer = run.client.run_trial(request.clone()).await;
+        return Ok(match answer {
+            Ok(TrialAnswer::Measured {
+                units_per_s,
+                memory_bytes,
+            }) => Outcome::Measured(measured(point, units_per_s, memory_bytes)),
+            Ok(TrialAnswer::Failed { why }) => zero(why),
+            Err(Error::NotFound { .. }) if began.elapsed() < WAIT => {
+                run.say_once(&format!(
+                    "waits for a worker that offers itself for trials of {stage}, for up to {}",
+                    show_duration(WAIT)
+                ));
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            Err(Error::NotFound { .. }) => return Err(nobody(stage)),
+            Err(Error::Rejected(r)) => match r.reason.as_str() {
+                "WORKER_GONE" => zero(r.message),
+                "BEYOND_LEASE" | "BUSY" => Outcome::Skipped(r.message),
+                _ => Err(Error::Rejected(r)).doing(format_args!("measure {stage}"))?,
+            },
+            Err(other) => Err(other).doing(format_args!("measure {stage}"))?,
+        });
+    }
+}
+
+fn nobody(stage: &str) -> Failure {
+    let what = format!("no worker offers itself for trials of {stage}");
+    Failure::new(what).code(NOT_FOUND).hint(
+        "Start one under a lease as large as what is to be tried (`evenkeel run --cores … --sm … -- …`). What was measured \
+         is stored, and the same command goes on from here.",
+    )
+}
