@@ -196,17 +196,17 @@ impl From<DemoError> for Failure {
 /// What could not be started or measured; everything that was started has ended by then.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
     match &args.hidden {
-        Some(Hidden::Worker { orders }) => return Ok(apart(orders.clone()).await),
+        Some(Hidden::Worker { orders }) => {
+            let orders = orders.clone();
+            return Ok(apart(move || worker::main(&orders)).await?);
+        }
         Some(Hidden::Trial { offer }) => {
             let offer = offer.clone();
-            tokio::task::spawn_blocking(move || match offer {
+            apart(move || match offer {
                 Some(stage) => bench::offer(&stage),
                 None => bench::run(),
             })
-            .await
-            .map_err(|_| {
-                Failure::new("demo: the trial came to an end by itself; this is a bug")
-            })??;
+            .await??;
             return Ok(ExitCode::SUCCESS);
         }
         Some(Hidden::Device { dir }) => return Ok(site::device(dir)),
@@ -241,16 +241,20 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
 }
 
 /// A worker on a thread outside of the runtime, since it makes blocking calls.
-async fn apart(orders: String) -> ExitCode {
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, DemoError> {
     let (done, outcome) = oneshot::channel();
     let work = move || {
         // Nobody waits any more only if this process is being ended.
-        done.send(worker::main(&orders)).ok();
+        done.send(work()).ok();
     };
-    match thread::Builder::new().name("worker".to_owned()).spawn(work) {
-        Ok(_) => outcome.await.unwrap_or(ExitCode::FAILURE),
-        Err(_) => ExitCode::FAILURE,
-    }
+    let named = thread::Builder::new().name("worker".to_owned());
+    named.spawn(work).map_err(DemoError::Thread)?;
+    outcome.await.map_err(|_| DemoError::Worker {
+        worker: "demo's",
+        why: "it came to an end by itself; this is a bug".to_owned(),
+    })
 }
 
 fn tell(args: &DemoArgs, stop: &Arc<AtomicBool>) -> Result<(), DemoError> {
