@@ -78,8 +78,11 @@ fn acquire(sms: u32, gpu: u16) -> Command {
     }))
 }
 
-/// Guarantee and cap of each stage, by the plan and by what its workers are kept.
-fn shares(s: &State, id: u64) -> (Vec<(u32, u32)>, Vec<(u32, u32)>) {
+/// Guarantee and cap of each stage.
+type Shares = Vec<(u32, u32)>;
+
+/// By the plan, and by what its workers are kept.
+fn shares(s: &State, id: u64) -> (Shares, Shares) {
     let job = &s.durable.jobs()[&JobId(id)];
     let plan = job.plan.as_ref().unwrap();
     let planned = plan.stages.iter().map(|s| (s.sms.0, s.cap.0)).collect();

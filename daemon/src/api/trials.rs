@@ -151,7 +151,7 @@ impl Trials {
                     fence: offer.fence.0,
                 }),
                 trial_id: id,
-                ..trial.clone()
+                ..*trial
             };
             // Full or closed: the session is about to end.
             if offer.door.try_send(asked).is_ok() {

@@ -122,26 +122,26 @@ fn counts(
     }
 }
 
+/// Whether it says who makes the trials: a command, or a running worker.
+fn check_command(bench: &BenchFile) -> Result<(), (&'static str, String)> {
+    let wrong = |what: &str| Err(("command", what.to_owned()));
+    let program = bench.command.first().filter(|word| !word.trim().is_empty());
+    match (program, bench.worker) {
+        (None, false) => wrong(
+            "names no program; write [\"program\", \"argument\", …], or `worker = true` for a running worker that \
+             offers itself for trials",
+        ),
+        (_, true) if !bench.command.is_empty() => {
+            wrong("is not run where `worker = true` asks a running worker; leave one of them out")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A key of a benchmark, and what is wrong with it.
 fn check_bench(stage: &StageFile, bench: &BenchFile) -> Result<(), (&'static str, String)> {
     let wrong = |key, what: &dyn Display| Err((key, what.to_string()));
-    let program = bench.command.first().filter(|word| !word.trim().is_empty());
-    match (program, bench.worker) {
-        (None, false) => {
-            return wrong(
-                "command",
-                &"names no program; write [\"program\", \"argument\", …], or `worker = true` for a running worker that \
-                  offers itself for trials",
-            );
-        }
-        (_, true) if !bench.command.is_empty() => {
-            return wrong(
-                "command",
-                &"is not run where `worker = true` asks a running worker; leave one of them out",
-            );
-        }
-        _ => {}
-    }
+    check_command(bench)?;
     // On the shared set it measures something only if there are SMs.
     let least = u32::from(stage.is_without_gpu() && !stage.is_without_cores());
     counts("cores", &bench.cores, least, CORES_MAX)?;
