@@ -52,6 +52,7 @@ fn stage(name: &str, role: Role, peak: f64, knee: f64, cores: &[u32]) -> Stage {
         curve: Curve::fit(&points, &[], 1.0, 1),
         scale: 1.0,
         learned: 0,
+        fixed: false,
     }
 }
 

@@ -151,7 +151,8 @@ impl Client {
                 Ok(body) => return Ok(Answer { body, sent_at }),
                 Err(Verdict::Final(error)) => return Err(error),
                 Err(Verdict::Later(delay, error)) => {
-                    if began.elapsed() + delay >= budget {
+                    // What may be held back for `wait` needs that long: a last try that is cut short says nothing.
+                    if began.elapsed() + delay >= budget.saturating_sub(wait) {
                         return Err(error);
                     }
                     tokio::time::sleep(delay.max(backoff.pause())).await;

@@ -36,6 +36,7 @@ fn stage(i: usize, points: &[Point]) -> Stage {
         curve: Curve::fit(points, &[], 1.0, 1),
         scale: 1.0,
         learned: 0,
+        fixed: false,
     }
 }
 

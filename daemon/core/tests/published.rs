@@ -58,6 +58,7 @@ fn stage(name: &str, role: Role, most: f64, knee: f64, exponent: f64) -> Stage {
         curve: Curve::fit(&points, &[], 1.0, 1),
         scale: 1.0,
         learned: 0,
+        fixed: false,
     }
 }
 

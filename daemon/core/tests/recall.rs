@@ -5,7 +5,7 @@ mod rig;
 use evenkeel_core::command::{Acquire, Command};
 use evenkeel_core::curve::{Point, Profile, ProfileKey};
 use evenkeel_core::event::Event;
-use evenkeel_core::grant::{Ask, GpuAsk, SmAsk};
+use evenkeel_core::grant::{Ask, GpuAsk, Resize, SmAsk};
 use evenkeel_core::id::{BodyHash, GpuId, JobId, RequestId};
 use evenkeel_core::invariant::violations;
 use evenkeel_core::job::SmMode;
@@ -38,6 +38,10 @@ fn profile(of: &str) -> Command {
 }
 
 fn submit(job_name: &str, gpu: u16, request: u128) -> Command {
+    submit_as(job_name, gpu, request, Resize::Restart)
+}
+
+fn submit_as(job_name: &str, gpu: u16, request: u128, resize: Resize) -> Command {
     let mut spec = job(vec![stage(1), stage(2)]);
     spec.name = name(job_name);
     spec.sm_mode = SmMode::Cap;
@@ -46,6 +50,7 @@ fn submit(job_name: &str, gpu: u16, request: u128) -> Command {
     for stage in &mut spec.stages {
         stage.sms = (Sms(2), Sms(100));
         stage.cores = (0, 0);
+        stage.resize = resize;
         stage.profile = Some(name(&format!("p/{}", stage.name)));
     }
     Command::Submit {
@@ -146,4 +151,12 @@ fn another_job_is_not_under_a_jobs_caps_either() {
     }
     assert_eq!(shares(&s, 1).1, first);
     assert_eq!(violations(&s.durable), []);
+}
+
+#[test]
+fn nothing_is_lent_that_cannot_be_called_back() {
+    let mut s = fresh();
+    run(&mut s, 1, &[profile("p/gen1"), profile("p/train2")]);
+    run(&mut s, 2, &[submit_as("j", 0, 1, Resize::Fixed)]);
+    assert_eq!(shares(&s, 1).0, [(20, 20), (20, 20)]);
 }

@@ -100,6 +100,7 @@ fn stage(name: &str, role: Role, cores: (u32, u32), gpu: bool) -> Stage {
         curve: None,
         scale: 1.0,
         learned: 0,
+        fixed: false,
     }
 }
 

@@ -310,6 +310,22 @@ pub(super) fn plain(code: Code, reason: &'static str, message: &str) -> Status {
     Status::with_error_details(code, message, details)
 }
 
+/// A refusal that says which resource is short, and by how much.
+pub(super) fn short(
+    code: Code,
+    reason: &'static str,
+    (resource, by): (&'static str, u64),
+    message: &str,
+) -> Status {
+    metrics::counter!("evenkeel_refusals_total", "reason" => reason).increment(1);
+    let short = [
+        ("resource".to_owned(), resource.to_owned()),
+        ("short_by".to_owned(), by.to_string()),
+    ];
+    let details = ErrorDetails::with_error_info(reason, DOMAIN, HashMap::from(short));
+    Status::with_error_details(code, message, details)
+}
+
 /// The reason of a status of ours; empty if it has none.
 pub(super) fn reason(status: &Status) -> String {
     let details = status.get_error_details();

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming};
 
-use super::kit::{Rig, Who, acquire, next, reference, refused, unenforced, until};
+use super::kit::{Rig, Who, acquire, next, reference, refused, unenforced, until, why};
 
 /// A worker with a session that renews its lease.
 struct Worker {
@@ -164,6 +164,11 @@ async fn a_worker_that_offers_itself_runs_trials_within_its_lease() {
         "BEYOND_LEASE",
     );
     assert!(beyond.message().contains("has 2 cores"), "{beyond:?}");
+    let (_, short) = why(&beyond);
+    assert_eq!(
+        (&short["resource"], &short["short_by"]),
+        (&"cores".to_owned(), &"1".to_owned())
+    );
     // What does not fit is an answer, and so is no answer in time.
     let called = call(&rig, Who::Alice, wanted(1)).await;
     let trial = worker.trial().await;

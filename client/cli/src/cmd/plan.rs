@@ -16,7 +16,8 @@ use crate::units;
 
 /// Ask what plan a job would get
 ///
-/// The daemon answers for its own node, with what is free there or the job's own, unless sizes are given. With
+/// The daemon answers for its own node, with what is free there or the job's own, unless sizes are given (what running
+/// jobs would give up when the job is submitted is not counted). With
 /// --offline there is no daemon: the same allocator plans for a node of the sizes given, all of it free. Either way the
 /// answer says which stage binds, and what one more core, more SMs and one more GiB would bring.
 #[derive(Args, Debug)]
@@ -111,7 +112,16 @@ async fn ask(
         memory_bytes: args.gpu_memory,
     };
     let plan = client.solve_plan(request).await.doing(doing);
-    let plan = plan.map_err(|failure| file.blamed(failure))?;
+    let plan = plan.map_err(|failure| {
+        let failure = file.blamed(failure);
+        match (failure.hint.is_none(), args.cores, args.sms) {
+            (true, None, None) => failure.hint(
+                "This is with what is free now. When the job is submitted, jobs that run give up what they have above \
+                 their fair part.",
+            ),
+            _ => failure,
+        }
+    })?;
     Ok((plan, unit))
 }
 

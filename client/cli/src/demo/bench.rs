@@ -60,7 +60,9 @@ pub(crate) fn run() -> Result<(), DemoError> {
 
 /// A running worker that offers itself for trials of a stage, until its lease is over: under `evenkeel run`, with a lease
 /// as large as what is to be tried.
-pub(crate) fn offer(stage: &str) -> Result<(), DemoError> {
+/// `named` is a stage of the demo, or JOB/STAGE for another job's profile.
+pub(crate) fn offer(named: &str) -> Result<(), DemoError> {
+    let (job, stage) = named.rsplit_once('/').unwrap_or(("demo", named));
     let stage = stage_named(stage)?;
     let guard = LeaseGuard::from_env(GuardOptions::default())?;
     let guard = guard.ok_or_else(|| {
@@ -69,7 +71,7 @@ pub(crate) fn offer(stage: &str) -> Result<(), DemoError> {
                 .to_owned(),
         )
     })?;
-    let what = format!("demo/{}", stage.name());
+    let what = format!("{job}/{}", stage.name());
     guard.offer_trials(&what);
     crate::out::note(format_args!(
         "offers itself for trials of {what} (the GPU is EMULATED); Ctrl-C ends it"

@@ -100,7 +100,8 @@ pub(crate) enum Hidden {
     },
     /// One trial of one of the demo's stages, as the benchmark of a job (examples/demo.toml)
     Trial {
-        /// Run as a worker that offers itself for trials of this stage, under `evenkeel run` with a lease of that size
+        /// Run as a worker that offers itself for trials of this stage (JOB/STAGE if the job is not called demo), under
+        /// `evenkeel run` with a lease as large as what is to be tried
         #[arg(long, value_name = "STAGE")]
         offer: Option<String>,
     },

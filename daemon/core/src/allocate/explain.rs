@@ -26,6 +26,7 @@ pub(super) fn solution(search: &mut Search<'_>, picks: Vec<Pick>) -> Solution {
             let row = &menu.rows[p.row];
             let sms = Sms(menu.ladder[p.rung]);
             let cap = match problem.sm_mode {
+                SmMode::Cap if problem.stages[i].fixed => sms,
                 SmMode::Cap if menu.balanced && problem.caps != Caps::Reserve => {
                     problem.reach(i, sms)
                 }

@@ -51,9 +51,13 @@ fn why(stage: &Stage, share: &Share, points: usize) -> Option<String> {
     }
     (stage.sms.1 > Sms(0) && share.sms == Sms(0)).then(|| {
         format!(
-            "it is declared to work on a GPU and no SM can be given to each of its workers ({}, {} at most); allow it \
-             more, let the other stages' least leave more, or declare that it needs no GPU",
-            stage.workers, stage.sms.1
+            "it is declared to work on a GPU and no SM can be given to each of its workers ({}{}); allow it more, let \
+             the other stages' least leave more, or declare that it needs no GPU",
+            stage.workers,
+            match stage.sms.1 {
+                Sms(u32::MAX) => String::new(),
+                most => format!(", {most} at most"),
+            }
         )
     })
 }

@@ -73,6 +73,8 @@ pub struct Stage {
     pub memory: Bytes,
     /// The slowest rank counts: shares are equal, a core that cannot be given to every rank is worth nothing.
     pub synchronous: bool,
+    /// Its GPU share can never change: what is lent to it beyond its guarantee could not be called back, so nothing is.
+    pub fixed: bool,
     /// Measured throughput, refit factor included. None: never measured; the stage gets an even share.
     pub curve: Option<Curve>,
     /// The factor that is in the curve already (live ÷ profiled), for sentences.
@@ -262,7 +264,7 @@ impl Problem {
         let Some(s) = self
             .stages
             .get(stage)
-            .filter(|_| self.caps != Caps::Reserve)
+            .filter(|s| self.caps != Caps::Reserve && !s.fixed)
         else {
             return sms;
         };

@@ -1,4 +1,6 @@
 //! From a job and its profiles to a [`Problem`], and the whole way from a job to a plan in one call.
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::explain;
@@ -8,6 +10,7 @@ use super::place::{Room, choose_gpus, place, supply_for};
 use super::{Infeasible, Problem, Shortage, Solution, Stage, Supply, solve};
 use crate::curve::corun::Caps;
 use crate::curve::{Curve, Point, Profile, corun};
+use crate::grant::Resize;
 use crate::job::{JobSpec, Plan, STAGES_MAX, SmMode, WORKERS_MAX};
 use crate::node::Node;
 use crate::unit::{Rate, Sms};
@@ -166,6 +169,7 @@ pub fn problem_for(inputs: &Inputs<'_>, supply: Supply) -> Result<Problem, BadPr
             batches: s.batches.clone(),
             memory: s.memory,
             synchronous: s.synchronous,
+            fixed: s.resize == Resize::Fixed,
             curve: Curve::fit(points, learned, scale, s.workers),
             scale,
             learned: learned.len(),
@@ -227,6 +231,8 @@ fn settle(
     }
     let tried = |caps: &Caps| *caps != problem.caps && inputs.interference(*caps, None).is_some();
     let others: Vec<Caps> = Caps::ALL.into_iter().filter(tried).collect();
+    let mut yields: Vec<(Caps, Rate)> = Vec::new();
+    yields.extend(best.iter().map(|kept| (problem.caps, kept.theta)));
     for caps in others {
         let mut other = Problem {
             caps,
@@ -238,13 +244,28 @@ fn settle(
             (Caps::None, Ok(kept)) => Ok(beyond(&other, kept)),
             _ => with_own_interference(inputs, &mut other, previous),
         };
-        if let Ok(found) = found
-            && best.as_ref().map_or(true, |best| found.theta > best.theta)
-        {
+        let Ok(found) = found else { continue };
+        yields.push((caps, found.theta));
+        if best.as_ref().map_or(true, |best| found.theta > best.theta) {
             (*problem, best) = (other, Ok(found));
         }
     }
+    if let Ok(best) = &mut best {
+        let lost = yields.into_iter().filter(|(caps, _)| *caps != best.caps);
+        best.why
+            .extend(lost.map(|(caps, theta)| not_taken(caps, theta)));
+    }
     best
+}
+
+/// Why stages may not go so far beyond their shares, or not only so far.
+fn not_taken(caps: Caps, theta: Rate) -> String {
+    let with = match caps {
+        Caps::Reserve => "With what nobody is promised, and no more",
+        Caps::HalfMore => "With caps of half as much again as is promised",
+        Caps::None => "With the whole GPU as everybody's cap",
+    };
+    format!("{with}, it would do {theta}: no better, by the trials of pairs.")
 }
 
 /// The same promises with caps as far as `problem` lets them go.

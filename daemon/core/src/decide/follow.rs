@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::grant::{Ask, GpuShare, Vector};
 use crate::id::{JobId, LeaseId};
 use crate::job::{Job, JobPhase};
-use crate::lease::Lease;
+use crate::lease::{Lease, Phase};
 use crate::state::{Durable, slots};
 use crate::unit::{Bytes, Sms};
 use crate::volatile::Volatile;
@@ -36,7 +36,12 @@ impl Touched {
             Event::JobEnded { id } | Event::JobParked { id } => nobody_else(*id, None),
             Event::LeaseEnded { id, .. } => match d.leases().get(id).map(|l| &l.ask) {
                 Some(Ask::Stage(member)) => nobody_else(member.job, Some(*id)),
-                _ => false,
+                // What it waited for was left to it.
+                Some(Ask::Alone { .. }) => {
+                    let lease = d.leases().get(id);
+                    lease.is_some_and(|l| matches!(l.phase, Phase::Queued))
+                }
+                None => false,
             },
             _ => false,
         };

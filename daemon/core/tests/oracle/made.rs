@@ -106,6 +106,7 @@ fn stage(name: &str, role: Role, shape: Shape) -> Stage {
         curve: Curve::fit(&points(shape), &[], 1.0, 1),
         scale: 1.0,
         learned: 0,
+        fixed: false,
     }
 }
 

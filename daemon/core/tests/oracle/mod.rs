@@ -129,6 +129,7 @@ fn stage(rng: &mut Rng, i: usize, role: Role, gpu_sms: u32) -> Stage {
         curve: None,
         scale: 1.0,
         learned: 0,
+        fixed: false,
     };
     let points = points(rng, &stage, gpu_sms, offered);
     stage.curve =

@@ -86,14 +86,22 @@ async fn large_enough(
         among.is_empty(),
         shares.iter().max_by_key(|(_, c, s)| (*s, *c)),
     ) {
-        (true, Some((id, has_cores, has_sms))) => Err(error::plain(
-            Code::FailedPrecondition,
-            "BEYOND_LEASE",
-            &format!(
+        (true, Some((id, has_cores, has_sms))) => {
+            let what = format!(
                 "the trial takes {cores} cores and {sms} on each GPU; of those who offer themselves, {id} has {has_cores} \
                  cores and {has_sms}, and a trial stays within its worker's lease"
-            ),
-        )),
+            );
+            let short = match sms > *has_sms {
+                true => ("sms", u64::from(sms.saturating_sub(*has_sms).0)),
+                false => ("cores", cores.saturating_sub(*has_cores)),
+            };
+            Err(error::short(
+                Code::FailedPrecondition,
+                "BEYOND_LEASE",
+                short,
+                &what,
+            ))
+        }
         _ => Ok(among),
     }
 }

@@ -60,15 +60,15 @@ pub(super) async fn together(
     let orders = serde_json::to_string(&orders).map_err(|error| {
         Failure::new(format!("cannot write down what a pair is to do: {error}"))
     })?;
-    let mut command = trial::leased(run.globals, whole, memory)?;
+    let limit = a.limit().max(b.limit());
+    let mut command = trial::leased(run.globals, whole, memory, limit)?;
     let this = std::env::current_exe().doing("find this program")?;
     command
         .arg(this)
         .args(["calibrate", "pair"])
         .env(pair::VARIABLE, orders);
     let child = command.spawn().doing("start a trial")?;
-    let limit = |s: &Side<'_, '_>| s.work.bench.timeout + s.work.bench.warmup;
-    let ended = trial::ended(child, limit(a).max(limit(b)));
+    let ended = trial::ended(child, limit);
     let ended = run.waited(ended, (whole, memory), &pair).await?;
     run.count(started);
     let both = match ended {
@@ -114,6 +114,6 @@ fn orders(job: &str, ground: &Ground<'_>, side: &Side<'_, '_>, reach: Point) -> 
     pair::Side {
         command: work.bench.command.clone(),
         environment,
-        limit: work.bench.timeout + work.bench.warmup,
+        memory: side.memory(),
     }
 }

@@ -207,8 +207,12 @@ fn told(stop: Stop) -> String {
         Stop::Spent(by) if by.is_infinite() => {
             "its trials are used up, and there is no plan yet; --full goes on".to_owned()
         }
+        Stop::Spent(by) if by > 0.0005 => format!(
+            "its trials are used up (a third of the grid, repeats counted); {}, and --full looks for it",
+            better(by)
+        ),
         Stop::Spent(by) => format!(
-            "its trials are used up (a third of the grid); {}, and --full looks for it",
+            "its trials are used up (a third of the grid, repeats counted); {}",
             better(by)
         ),
         Stop::Nothing => "no stage works anywhere".to_owned(),

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use evenkeel_client::{Client, Gpu, Node, ProfileKey, ProfilePoint, SmMode};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 
 use super::NO_GPU;
 use super::campaign::{Campaign, Choice, known_of, supply};
 use super::corun;
 use super::grid::{self, Point};
 use super::room;
+use super::summary::{End, StageSummary, conclude};
 use super::trial::{self, Outcome};
 use super::worker;
 use crate::args::Globals;
@@ -51,28 +51,6 @@ pub(super) struct MeasureArgs {
     no_pairs: bool,
 }
 
-/// What was done for a stage.
-#[derive(Default, Serialize)]
-pub(super) struct StageSummary {
-    stage: String,
-    gpu: String,
-    measured: u32,
-    does_not_fit: u32,
-    skipped: u32,
-    known_before: u32,
-    /// Points of the whole grid.
-    grid: u32,
-}
-
-#[derive(Serialize)]
-struct Summary {
-    stages: Vec<StageSummary>,
-    pairs: u32,
-    interrupted: bool,
-    /// Why no more was tried.
-    stopped: String,
-}
-
 /// One stage that is measured.
 pub(super) struct Work<'a> {
     /// Its place in the job.
@@ -105,6 +83,8 @@ pub(super) struct Run<'a> {
     budget: Option<Duration>,
     /// Trials made now, and the time that they took.
     made: (u32, Duration),
+    /// What goes on from here.
+    goes_on: &'static str,
     /// What was said to be waited for last.
     waited_for: RefCell<String>,
 }
@@ -124,6 +104,11 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
     // The plan says where pairs are worth a trial, also where the whole grid is measured.
     let planner = adaptive(&client, &node, &file, &works, args.repeats).await?;
     let campaign = if args.full { &Campaign::Full } else { &planner };
+    // With it everything would begin anew.
+    let goes_on = match args.again {
+        true => "the same command without --again goes on from here",
+        false => "the same command goes on from here",
+    };
     let mut run = Run {
         globals,
         client: &client,
@@ -132,6 +117,7 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
         started: Instant::now(),
         budget: args.budget,
         made: (0, Duration::ZERO),
+        goes_on,
         waited_for: RefCell::default(),
     };
     let mut pairs = 0;
@@ -150,13 +136,19 @@ pub(super) async fn run(globals: &Globals, args: MeasureArgs) -> Result<(), Fail
     };
     let stopped = tokio::select! {
         done = all => Some(done),
-        _ = tokio::signal::ctrl_c() => None,
+        () = super::ended_from_outside() => None,
     };
     run.progress.finish_and_clear();
     let broken = broken(&works);
     let interrupted = stopped.is_none();
     let stopped = stopped.unwrap_or_else(|| Ok("interrupted".to_owned()))?;
-    conclude(globals, works, pairs, stopped, interrupted)?;
+    let end = End {
+        pairs,
+        interrupted: interrupted.then_some(goes_on),
+        stopped,
+    };
+    let stages = works.into_iter().map(|w| w.summary).collect();
+    conclude(globals, stages, end)?;
     match broken {
         Some(failure) if !interrupted => Err(failure),
         _ => Ok(()),
@@ -341,7 +333,7 @@ impl Run<'_> {
         let over = self.started.elapsed() + trial > budget;
         over.then(|| {
             let budget = show_duration(budget);
-            format!("the budget of {budget} is used up; the same command goes on from here")
+            format!("the budget of {budget} is used up; {}", self.goes_on)
         })
     }
 
@@ -349,6 +341,11 @@ impl Run<'_> {
     pub(super) fn count(&mut self, since: Instant) {
         self.made = (self.made.0 + 1, self.made.1 + since.elapsed());
         self.progress.inc(1);
+        // Trials of pairs come on top of what was announced.
+        let made = self.progress.position();
+        if self.progress.length().is_some_and(|most| made > most) {
+            self.progress.set_length(made);
+        }
     }
 
     /// The time left, at most: an adaptive plan may end earlier, and the budget ends it anyway.
@@ -437,6 +434,15 @@ impl Run<'_> {
                 say(format!("does not fit: {reason}"));
                 work.learn(name, point, result);
             }
+            Outcome::Beyond { most, reason } => {
+                let fits = |p: &Point| p.cores <= most.cores && p.sms <= most.sms;
+                let before = work.grid.len();
+                work.grid.retain(fits);
+                work.todo.retain(fits);
+                let dropped = before.saturating_sub(work.grid.len());
+                work.summary.skipped += u32::try_from(dropped).unwrap_or(u32::MAX);
+                say(format!("skipped, with all that is larger: {reason}"));
+            }
             Outcome::Skipped(reason) => {
                 work.summary.skipped += 1;
                 say(format!("skipped: {reason}"));
@@ -505,52 +511,4 @@ pub(super) fn describe(stage: &str, point: Point) -> String {
         text.push_str(&format!(", {} replicas", point.replicas));
     }
     text
-}
-
-fn conclude(
-    globals: &Globals,
-    works: Vec<Work<'_>>,
-    pairs: u32,
-    stopped: String,
-    interrupted: bool,
-) -> Result<(), Failure> {
-    let stages: Vec<StageSummary> = works.into_iter().map(|w| w.summary).collect();
-    // Who calibrates in a script goes on only with something to go on with.
-    let got = |s: &StageSummary| s.measured + s.does_not_fit + s.known_before;
-    let is_vain = stages.iter().map(got).sum::<u32>() == 0 && stages.iter().any(|s| s.skipped > 0);
-    if globals.json() {
-        out::json(&Summary {
-            stages,
-            pairs,
-            interrupted,
-            stopped,
-        });
-    } else {
-        for s in &stages {
-            out::note(format_args!(
-                "{} on {}: measured {}, not fitting {}, skipped {}, known before {} of {} points; \
-                 see `evenkeel calibrate show {}`",
-                s.stage,
-                s.gpu,
-                s.measured,
-                s.does_not_fit,
-                s.skipped,
-                s.known_before,
-                s.grid,
-                s.stage
-            ));
-        }
-        out::note(format_args!("stopped: {stopped}"));
-    }
-    if is_vain && !interrupted {
-        return Err(Failure::new(
-            "nothing was measured: every point was skipped, for the reasons above",
-        ));
-    }
-    if interrupted {
-        return Err(Failure::new("interrupted; what was measured is stored")
-            .code(130)
-            .hint("The same command goes on from here."));
-    }
-    Ok(())
 }

@@ -11,7 +11,9 @@ mod picture;
 mod plot;
 mod room;
 mod rows;
+mod said;
 mod show;
+mod summary;
 mod transfer;
 mod trial;
 mod worker;
@@ -20,6 +22,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use evenkeel_client::{Client, ProfileKey};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
@@ -110,6 +113,27 @@ pub(crate) async fn run(globals: &Globals, args: CalibrateArgs) -> Result<(), Fa
         Some(Action::Import { file }) => transfer::import(globals, &file).await,
         Some(Action::Export(args)) => transfer::export(globals, args).await,
         Some(Action::Pair) => pair::run().await,
+    }
+}
+
+/// Somebody wants this process to end: Ctrl-C, SIGTERM, or a terminal that is gone.
+async fn ended_from_outside() {
+    let listen = |kind| signal(kind).ok();
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    let [mut int, mut term, mut hup] = kinds.map(listen);
+    // One that cannot be listened to ends the process by itself.
+    let next = async |one: &mut Option<Signal>| match one {
+        Some(one) => drop(one.recv().await),
+        None => std::future::pending().await,
+    };
+    tokio::select! {
+        () = next(&mut int) => {}
+        () = next(&mut term) => {}
+        () = next(&mut hup) => {}
     }
 }
 

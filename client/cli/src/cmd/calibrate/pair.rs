@@ -7,10 +7,12 @@ use std::env;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::trial::{self, Ended};
+use super::{said, trial};
 use crate::fail::{Doing as _, Failure};
 use crate::out;
 
@@ -22,8 +24,8 @@ pub(super) const VARIABLE: &str = "EVENKEEL_TRIAL_PAIR";
 pub(super) struct Side {
     pub(super) command: Vec<String>,
     pub(super) environment: BTreeMap<String, String>,
-    /// After so long it counts as one that hangs.
-    pub(super) limit: Duration,
+    /// GPU memory of its lease, in bytes.
+    pub(super) memory: u64,
 }
 
 /// What both gave.
@@ -41,7 +43,7 @@ pub(super) struct Told {
     pub(super) ended: Duration,
 }
 
-/// Runs both, and prints what they gave.
+/// Runs both, and prints what they gave. Whatever ends this, both end with it.
 pub(super) async fn run() -> Result<(), Failure> {
     let orders = env::var(VARIABLE).map_err(|_| {
         Failure::usage(format!(
@@ -52,9 +54,24 @@ pub(super) async fn run() -> Result<(), Failure> {
         .map_err(|error| Failure::usage(format!("{VARIABLE} cannot be read: {error}")))?;
     let started = Instant::now();
     let [a, b] = &sides;
-    let (a, b) = tokio::try_join!(one(a, started), one(b, started))?;
+    let both = async { tokio::try_join!(one(a, started), one(b, started)) };
+    let (a, b) = tokio::select! {
+        told = both => told?,
+        () = super::ended_from_outside() => return Err(Failure::new("ended by a signal")),
+    };
     out::json_line(&Both { sides: [a, b] });
     Ok(())
+}
+
+/// A process group that ends with this, hardly and whole: what a benchmark leaves behind has no lease any more.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            killpg(group, Signal::SIGKILL).ok();
+        }
+    }
 }
 
 async fn one(side: &Side, started: Instant) -> Result<Told, Failure> {
@@ -62,26 +79,29 @@ async fn one(side: &Side, started: Instant) -> Result<Told, Failure> {
         return Err(Failure::usage("a side of the pair has no command"));
     };
     let failed = |why: String| Failure::new(format!("{program}: {why}"));
-    let child = Command::new(program)
+    let mut child = Command::new(program)
         .args(arguments)
         .envs(&side.environment)
         .env_remove(VARIABLE)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .kill_on_drop(true)
+        .process_group(0)
         .spawn()
         .doing(format_args!("run {program}"))?;
-    match trial::ended(child, side.limit).await? {
-        Ended::Well(said) => {
-            let ended = started.elapsed();
-            let (units_per_s, memory_bytes) = trial::read(&said).map_err(failed)?;
-            Ok(Told {
-                units_per_s,
-                memory_bytes,
-                ended,
-            })
-        }
-        Ended::Badly(why) | Ended::NotRun(why) | Ended::Broken(why) => Err(failed(why)),
+    let id = child.id().and_then(|id| i32::try_from(id).ok());
+    let _group = Group(id.map(Pid::from_raw));
+    let end = said::until_end(&mut child).await;
+    let end = end.doing(format_args!("wait for {program}"))?;
+    let ended = started.elapsed();
+    if !end.status.success() {
+        let reason = end.complained.last().map_or("", String::as_str);
+        return Err(failed(format!("{}: {reason}", end.status)));
     }
+    let (units_per_s, memory_bytes) = trial::read(&end.said, side.memory).map_err(failed)?;
+    Ok(Told {
+        units_per_s,
+        memory_bytes,
+        ended,
+    })
 }

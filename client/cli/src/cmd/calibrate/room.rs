@@ -1,24 +1,54 @@
 //! What a trial waits for that has not begun after a while: somebody sits at the prompt and sees nothing happen.
-use evenkeel_client::{Client, LeasePhase, Node};
+use std::collections::BTreeSet;
+
+use evenkeel_client::{Client, Lease, LeasePhase, Node};
 
 use super::grid::Point;
 use super::trial::WAIT;
 use crate::units::{counted, show_bytes, show_duration};
 
+/// Of so many holders the names are told.
+const HOLDERS: usize = 3;
+
 /// What it waits for; none if it does not wait, or the daemon does not say.
 pub(super) async fn waits_for(client: &Client, point: Point, memory: u64) -> Option<String> {
     let leases = client.leases(None).await.ok()?;
     // Trials run one after another and outside of any job.
-    let queued = |l: &evenkeel_client::Lease| l.phase == LeasePhase::Queued && l.member.is_none();
+    let queued = |l: &Lease| l.phase == LeasePhase::Queued && l.member.is_none();
     if !leases.iter().any(queued) {
         return None;
     }
     let node = client.node().await.ok()?;
     Some(format!(
-        "waits for {}, for up to {}; see `evenkeel leases`",
+        "waits for {}{}, for up to {}; see `evenkeel leases`",
         missing(&node, point, memory),
+        holders(&leases, point),
         show_duration(WAIT)
     ))
+}
+
+/// Who has some of what a trial needs, as far as one may see it.
+fn holders(leases: &[Lease], point: Point) -> String {
+    let has = |l: &&Lease| {
+        let counted = [&l.held, &l.target];
+        let cores = counted.iter().any(|v| !v.cores.is_empty());
+        let gpus = counted.iter().any(|v| !v.gpus.is_empty());
+        l.phase != LeasePhase::Queued && ((point.cores > 0 && cores) || (point.sms > 0 && gpus))
+    };
+    let name = |l: &Lease| match &l.member {
+        Some(member) => format!("job {}", member.job),
+        None => format!("lease {}", l.id),
+    };
+    let names: BTreeSet<String> = leases.iter().filter(has).map(name).collect();
+    let shown: Vec<&str> = names.iter().take(HOLDERS).map(String::as_str).collect();
+    let more = match names.len().saturating_sub(shown.len()) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    match shown.is_empty() {
+        true => String::new(),
+        false => format!(", of which {}{more} has some", shown.join(", ")),
+    }
 }
 
 /// What is short of what a trial needs; where GPUs differ, on the one with most SMs free.

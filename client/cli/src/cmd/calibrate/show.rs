@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use evenkeel_client::{Client, FittedProfile, JobSpec, Node, Profile, ProfilePoint};
+use evenkeel_client::{Client, CoRunCaps, FittedProfile, JobSpec, Node, Profile, ProfilePoint};
 use evenkeel_core::curve::{corun, front};
 use evenkeel_core::unit::Sms;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use crate::fail::{Doing as _, Failure};
 use crate::offline;
 use crate::out;
 use crate::table::{right, table};
-use crate::units::{show_bytes, show_rate};
+use crate::units::{counted, show_bytes, show_rate};
 
 /// Files that are drawn beside the text.
 pub(super) struct Pictures {
@@ -204,10 +204,16 @@ fn note_of(p: &ProfilePoint) -> String {
         _ if p.units_per_s == 0.0 => "does not fit".to_owned(),
         None => String::new(),
         Some(c) => format!(
-            "beside {} with {} SMs; {} alone",
+            "beside {} with {} SMs{}; {} alone, together {:.0} % of its time",
             c.stage,
             c.sms,
-            show_rate(c.alone_units_per_s)
+            match c.caps {
+                CoRunCaps::Reserve => "",
+                CoRunCaps::HalfMore => ", caps half as much again",
+                CoRunCaps::None => ", caps the whole GPU",
+            },
+            show_rate(c.alone_units_per_s),
+            100.0 * c.overlap
         ),
     }
 }
@@ -273,19 +279,27 @@ fn show_front(profile: &Profile) {
 
 /// What other stages cost it.
 fn show_pairs(profile: &Profile) {
-    let others: BTreeSet<&str> = profile
+    let others: BTreeSet<(&str, CoRunCaps)> = profile
         .points
         .iter()
-        .filter_map(|p| Some(p.beside.as_ref()?.stage.as_str()))
+        .filter_map(|p| p.beside.as_ref().map(|c| (c.stage.as_str(), c.caps)))
         .collect();
-    for other in others {
-        let of_other = |p: &&ProfilePoint| p.beside.as_ref().is_some_and(|c| c.stage == other);
+    for (other, caps) in others {
+        let of_other = |p: &&ProfilePoint| {
+            let beside = p.beside.as_ref();
+            beside.is_some_and(|c| (c.stage.as_str(), c.caps) == (other, caps))
+        };
         let some: Vec<ProfilePoint> = profile.points.iter().filter(of_other).cloned().collect();
         if let Some(kappa) = corun::median_of(&campaign::core(&some)) {
             let percent = (1.0 - 1.0 / (1.0 + kappa)) * 100.0;
             out::wrapped(&format!(
-                "beside {other} it loses {percent:.0} % while both are busy (κ {kappa:.2}, from {} trials)",
-                some.len()
+                "beside {other} it loses {percent:.0} % while both are busy{} (κ {kappa:.2}, from {})",
+                match caps {
+                    CoRunCaps::Reserve => "",
+                    CoRunCaps::HalfMore => " and may use half as many SMs again",
+                    CoRunCaps::None => " and may use the whole GPU",
+                },
+                counted(some.len() as u64, "trial")
             ));
         }
     }

@@ -7,22 +7,23 @@ use evenkeel_client::ProfilePoint;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
 use super::conditions;
 use super::grid::Point;
+use super::said;
 use crate::args::Globals;
-use crate::cmd::run::NOT_RUN;
+use crate::cmd::run::{NOT_RUN, TIMED_OUT};
 use crate::fail::{Doing as _, Failure};
 use crate::jobfile::{BenchFile, StageFile};
+use crate::units::show_bytes;
 
 /// How long an ended benchmark may take to stop.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a trial waits for its lease: the share of the one before may still be draining.
 pub(super) const WAIT: Duration = Duration::from_secs(60);
-/// Lines that are kept of what a benchmark says; the last ones hold the reason.
-const LINES_KEPT: usize = 200;
+/// Work units per second that a measurement may claim, as the daemon says.
+const RATE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// What a trial gave.
 #[derive(Debug, PartialEq)]
@@ -30,6 +31,12 @@ pub(super) enum Outcome {
     Measured(ProfilePoint),
     /// It failed, hung or ran out of memory: stored as 0.
     DoesNotFit(ProfilePoint, String),
+    /// It and all larger shares are more than its worker's lease has.
+    Beyond {
+        /// The most that may be tried.
+        most: Point,
+        reason: String,
+    },
     /// There was no lease for it: says nothing about the stage, and is not stored.
     Skipped(String),
     /// The command cannot be run at all.
@@ -64,14 +71,18 @@ pub(super) async fn run(
     bench: &BenchFile,
     point: Point,
 ) -> Result<Outcome, Failure> {
-    let mut command = leased(globals, point, stage.trial_memory(bench))?;
+    let (limit, memory) = (
+        bench.timeout.saturating_add(bench.warmup),
+        stage.trial_memory(bench),
+    );
+    let mut command = leased(globals, point, memory, limit)?;
     command
         .args(&bench.command)
         .envs(variables(job, stage, bench, point));
     let zero = |reason: String| Outcome::DoesNotFit(measured(point, 0.0, 0), reason);
     let child = command.spawn().doing("start a trial")?;
-    Ok(match ended(child, bench.timeout + bench.warmup).await? {
-        Ended::Well(said) => match read(&said) {
+    Ok(match ended(child, limit).await? {
+        Ended::Well(said) => match read(&said, memory) {
             Ok((rate, memory)) => Outcome::Measured(measured(point, rate, memory)),
             Err(why) => zero(why),
         },
@@ -81,14 +92,21 @@ pub(super) async fn run(
     })
 }
 
-/// `evenkeel run` with a lease of so much, up to its command.
-pub(super) fn leased(globals: &Globals, point: Point, memory: u64) -> Result<Command, Failure> {
+/// `evenkeel run` with a lease of so much for so long, up to its command. It ends with this process.
+pub(super) fn leased(
+    globals: &Globals,
+    point: Point,
+    memory: u64,
+    limit: Duration,
+) -> Result<Command, Failure> {
     let this = env::current_exe().doing("find this program")?;
     let mut command = Command::new(this);
     command
         .arg("--socket")
         .arg(globals.config().address.to_string())
-        .args(["run", "--quiet", "--resize", "fixed"])
+        .args(["run", "--quiet", "--resize", "fixed", "--with-parent"])
+        .arg("--timeout")
+        .arg(format!("{}ms", limit.as_millis()))
         .arg("--grace")
         .arg(format!("{}s", GRACE.as_secs()))
         .arg("--wait")
@@ -131,40 +149,32 @@ pub(super) fn variables(
     ]
 }
 
-/// Waits for the end of a command, for so long and the wait for its lease. Dropping the future ends it.
+/// Waits for the end of what [`leased`] started. Dropping the future ends it.
 pub(super) async fn ended(mut child: Child, limit: Duration) -> Result<Ended, Failure> {
     let ender = Ender(child.id().and_then(|id| i32::try_from(id).ok()));
-    let said = last_lines(child.stdout.take());
-    let complained = last_lines(child.stderr.take());
-    let ended = async {
-        // Both pipes to their end, then the exit: a full pipe must not hold the benchmark up.
-        let (said, complained) = tokio::join!(said, complained);
-        (child.wait().await, said, complained)
-    };
-    tokio::pin!(ended);
-    // The wait for the lease comes on top.
-    let (status, said, complained, in_time) = tokio::select! {
-        (status, said, complained) = &mut ended => (status, said, complained, true),
-        () = tokio::time::sleep(limit + WAIT) => {
-            ender.end();
-            let (status, said, complained) = ended.await;
-            (status, said, complained, false)
-        }
-    };
+    let end = said::until_end(&mut child).await;
     std::mem::forget(ender);
-    let status = status.doing("wait for a trial")?;
-    let reason = complained.last().cloned().unwrap_or_default();
-    if !in_time {
-        let why = format!("did not end within {} s", limit.as_secs());
-        return Ok(Ended::Badly(why));
-    }
-    Ok(match status.code() {
-        Some(0) => Ended::Well(said),
-        Some(code) if code == i32::from(NOT_RUN) => Ended::NotRun(complained.join(" ")),
-        Some(126 | 127) => Ended::Broken(reason),
-        Some(code) => Ended::Badly(format!("exit code {code}: {reason}")),
-        None => Ended::Badly(format!("it was killed: {reason}")),
+    let end = end.doing("wait for a trial")?;
+    let reason = || end.complained.last().map_or("", |line| shortened(line));
+    Ok(match end.status.code() {
+        Some(0) => Ended::Well(end.said),
+        Some(code) if code == i32::from(TIMED_OUT) => {
+            Ended::Badly(format!("did not end within {} s", limit.as_secs_f64()))
+        }
+        Some(code) if code == i32::from(NOT_RUN) => {
+            Ended::NotRun(shortened(&end.complained.join(" ")).to_owned())
+        }
+        Some(126 | 127) => Ended::Broken(reason().to_owned()),
+        Some(code) => Ended::Badly(format!("exit code {code}: {}", reason())),
+        // Not the command, which has an exit code even then: its supervisor was killed.
+        None => Ended::NotRun(format!("its `evenkeel run` was killed ({})", end.status)),
     })
+}
+
+/// A reason, no longer than people read.
+fn shortened(line: &str) -> &str {
+    const LONGEST: usize = 300;
+    &line[..line.floor_char_boundary(LONGEST)]
 }
 
 /// Ends the trial if we do not come to its end.
@@ -185,32 +195,22 @@ impl Drop for Ender {
     }
 }
 
-async fn last_lines(pipe: Option<impl AsyncRead + Unpin>) -> Vec<String> {
-    let mut kept = std::collections::VecDeque::new();
-    if let Some(pipe) = pipe {
-        let mut lines = BufReader::new(pipe).lines();
-        // What is not text ends the reading, not the trial.
-        while let Ok(Some(line)) = lines.next_line().await {
-            if kept.len() == LINES_KEPT {
-                kept.pop_front();
-            }
-            if !line.trim().is_empty() {
-                kept.push_back(line);
-            }
-        }
-    }
-    kept.into()
-}
-
-/// The last line that is a result: units per second, and bytes.
-pub(super) fn read(said: &[String]) -> Result<(f64, u64), String> {
+/// The last line that is a result: units per second, and bytes. With a lease of so much GPU memory; 0: of none.
+pub(super) fn read(said: &[String], memory: u64) -> Result<(f64, u64), String> {
     let result = said
         .iter()
         .rev()
         .find_map(|line| serde_json::from_str::<Measured>(line).ok())
         .ok_or("it printed no line like {\"units_per_s\": 1234.5, \"memory_bytes\": 0}")?;
-    if !result.units_per_s.is_finite() || result.units_per_s < 0.0 {
-        return Err(format!("{} is not a throughput", result.units_per_s));
+    if !(0.0..=RATE_MAX).contains(&result.units_per_s) {
+        return Err(format!("{:?} is not a throughput", result.units_per_s));
+    }
+    if memory > 0 && result.memory_bytes > memory {
+        return Err(format!(
+            "it says that it took {} of GPU memory, of a lease of {}",
+            show_bytes(result.memory_bytes),
+            show_bytes(memory)
+        ));
     }
     Ok((result.units_per_s, result.memory_bytes))
 }
@@ -238,8 +238,13 @@ mod tests {
         let said = lines(
             "warming up\n{\"units_per_s\": 1}\n{\"units_per_s\": 2.5, \"memory_bytes\": 7}\nbye",
         );
-        assert_eq!(read(&said), Ok((2.5, 7)));
-        assert!(read(&lines("nothing")).is_err());
-        assert!(read(&lines("{\"units_per_s\": -1}")).is_err());
+        assert_eq!(read(&said, 0), Ok((2.5, 7)));
+        assert_eq!(read(&said, 7), Ok((2.5, 7)));
+        assert!(read(&said, 6).unwrap_err().contains("of a lease of 6 B"));
+        assert!(read(&lines("nothing"), 0).is_err());
+        for nonsense in ["-1", "1e308", "1e999"] {
+            let said = lines(&format!("{{\"units_per_s\": {nonsense}}}"));
+            assert!(read(&said, 0).is_err(), "{nonsense}");
+        }
     }
 }

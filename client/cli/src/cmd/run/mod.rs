@@ -19,6 +19,9 @@ use evenkeel_client::{
     OnDaemonLost, ResizeMode, SOCKET_VARIABLE, SmAsk,
 };
 
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+
 use super::leases::show_shares;
 use crate::args::Globals;
 use crate::fail::{Doing as _, Failure};
@@ -33,6 +36,8 @@ const MENTION_WAIT_AFTER: Duration = Duration::from_secs(1);
 /// What is tried, as failures tell it.
 const GETTING: &str = "get a lease";
 
+/// The exit code when the command was ended by --timeout, as of timeout(1).
+pub(crate) const TIMED_OUT: u8 = 124;
 /// The exit code when the command did not run, or was stopped because its lease was over.
 pub(crate) const NOT_RUN: u8 = 125;
 
@@ -55,8 +60,8 @@ Examples:
   evenkeel run --job reach --stage simulation --worker 3 --wait 10m -- ./simulate
   evenkeel run --cores 2 -- make -j2
 
-Exit code: the command's (128 + n for signal n); 125 if it did not run, or was stopped because its lease was
-over; 126 if it cannot be executed, 127 if it was not found."
+Exit code: the command's (128 + n for signal n); 124 if it was ended by --timeout; 125 if it did not run, or was
+stopped because its lease was over; 126 if it cannot be executed, 127 if it was not found."
 )]
 pub(crate) struct RunArgs {
     /// How many cores
@@ -98,6 +103,12 @@ pub(crate) struct RunArgs {
     /// Time between SIGTERM and SIGKILL
     #[arg(long, value_parser = units::duration, default_value = "30s")]
     grace: Duration,
+    /// End the command when it has run for so long: SIGTERM, after --grace SIGKILL; run then exits with 124
+    #[arg(long, value_parser = units::duration, value_name = "TIME")]
+    timeout: Option<Duration>,
+    /// End with the process that started this; a signal that ends it counts like a timeout
+    #[arg(long, hide = true)]
+    with_parent: bool,
     /// What to do when the daemon has been silent for a whole TTL
     #[arg(long, value_enum, default_value_t)]
     on_daemon_lost: LostArg,
@@ -168,6 +179,10 @@ impl RunArgs {
 
 pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Failure> {
     let not_run = |failure: Failure| failure.code(NOT_RUN);
+    if args.with_parent {
+        // Where it cannot be had, the one who started this ends it by itself.
+        set_pdeathsig(Signal::SIGTERM).ok();
+    }
     let client = Client::new(globals.config().deadline(PATIENCE))
         .doing("reach the daemon")
         .map_err(not_run)?;
@@ -203,6 +218,8 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
         environment,
         command: args.command,
         grace: args.grace,
+        timeout: args.timeout,
+        escalates: args.with_parent,
         quiet: args.quiet,
     };
     supervisor.run().await

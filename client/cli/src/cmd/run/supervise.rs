@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::child::{Child, bind, exit_code};
 use super::signals::Signals;
-use super::{NOT_RUN, release_trouble, show_shares, why};
+use super::{NOT_RUN, TIMED_OUT, release_trouble, show_shares, why};
 use crate::fail::{Doing as _, Failure};
 use crate::out;
 
@@ -28,6 +28,10 @@ pub(super) struct Supervisor {
     pub(super) environment: BTreeMap<String, String>,
     pub(super) command: Vec<OsString>,
     pub(super) grace: Duration,
+    /// How long the command may run.
+    pub(super) timeout: Option<Duration>,
+    /// Whether a signal that ends the command is followed by SIGKILL after the grace.
+    pub(super) escalates: bool,
     pub(super) quiet: bool,
 }
 
@@ -66,6 +70,7 @@ impl Supervisor {
         let mut at_end = AtEnd::PassOn;
         let mut kill_at: Option<Instant> = None;
         let mut told_to_end: Option<Instant> = None;
+        let mut end_at = self.timeout.map(|limit| Instant::now() + limit);
         loop {
             tokio::select! {
                 status = child.wait() => {
@@ -73,6 +78,9 @@ impl Supervisor {
                     kill_at = None;
                     match std::mem::replace(&mut at_end, AtEnd::PassOn) {
                         AtEnd::Restart(directive) => child = self.restart(directive)?,
+                        AtEnd::PassOn if self.timeout.is_some() && end_at.is_none() => {
+                            return Ok((TIMED_OUT, AtEnd::PassOn));
+                        }
                         how => return Ok((exit_code(status), how)),
                     }
                 }
@@ -82,6 +90,9 @@ impl Supervisor {
                         told_to_end = Some(Instant::now());
                         if matches!(at_end, AtEnd::Restart(_)) {
                             at_end = AtEnd::PassOn;
+                        }
+                        if self.escalates {
+                            kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
                         }
                     }
                     match signal {
@@ -96,17 +107,18 @@ impl Supervisor {
                         if is_ending && matches!(next, AtEnd::Restart(_)) {
                             next = AtEnd::PassOn;
                         }
-                        // The latest wins; a command that is ending has its time already.
-                        if kill_at.is_none() {
-                            child.signal(Signal::SIGTERM);
-                            child.signal(Signal::SIGCONT);
-                            kill_at = Some(Instant::now() + self.grace);
-                        }
+                        // The latest wins.
+                        self.ask_to_end(&child, &mut kill_at);
                         // What is over is not started again.
                         if !matches!(at_end, AtEnd::Over(_)) {
                             at_end = next;
                         }
                     }
+                }
+                () = sleep_until(end_at) => {
+                    self.say("it has run for as long as --timeout allows; stopping it");
+                    (end_at, told_to_end) = (None, Some(Instant::now()));
+                    self.ask_to_end(&child, &mut kill_at);
                 }
                 () = sleep_until(kill_at) => {
                     self.say("it did not end in time and is killed");
@@ -114,6 +126,15 @@ impl Supervisor {
                     kill_at = None;
                 }
             }
+        }
+    }
+
+    /// SIGTERM, and the time at which SIGKILL follows; a command that is ending has its time already.
+    fn ask_to_end(&self, child: &Child, kill_at: &mut Option<Instant>) {
+        if kill_at.is_none() {
+            child.signal(Signal::SIGTERM);
+            child.signal(Signal::SIGCONT);
+            *kill_at = Some(Instant::now() + self.grace);
         }
     }
 
