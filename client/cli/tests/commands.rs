@@ -382,6 +382,26 @@ fn a_running_worker_is_asked_where_there_is_no_command() {
 }
 
 #[test]
+fn what_a_benchmark_leaves_behind_holds_nothing_up() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let left = dir.path().join("left");
+    // It keeps the pipes open, as a daemon does that forgot to close them; and says something that is no text.
+    let bench = format!(
+        "setsid sleep 600 & echo $! >> {}; printf \"caf\\\\351\\n\"; echo \"{{\\\"units_per_s\\\": 5}}\"",
+        left.display()
+    );
+    let file = calibratable(&dir, &bench.replace("\\\\", "\\"));
+    let said = text(&fake, &["calibrate", &file, "--repeats", "1"]);
+    let pids = fs::read_to_string(&left).unwrap();
+    for pid in pids.lines() {
+        Command::new("kill").arg(pid).status().unwrap();
+    }
+    assert!(said.contains("at 3 cores: 5.00 units/s"), "{said}");
+    assert!(!pids.trim().is_empty());
+}
+
+#[test]
 fn a_benchmark_that_cannot_be_run_stores_nothing() {
     let fake = Fake::start();
     let dir = tempfile::tempdir().unwrap();

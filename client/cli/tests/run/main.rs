@@ -221,6 +221,24 @@ fn a_command_that_ignores_sigterm_is_killed_after_its_grace() {
 }
 
 #[test]
+fn a_command_ends_at_its_timeout_whether_it_listens_or_not() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let ended = flag(&dir, "ended");
+    let options = ["--timeout", "200ms", "--grace", "200ms"];
+    let deaf = "trap '' TERM; while :; do sleep 0.05; done";
+    let polite = format!(
+        "trap 'touch {}; exit 3' TERM; while :; do sleep 0.05; done",
+        ended.display()
+    );
+    for (command, expect) in [(deaf, 124), (polite.as_str(), 124), ("exit 5", 5)] {
+        let output = output(script(&fake, &options, command));
+        assert_eq!(output.status.code(), Some(expect), "{}", stderr(&output));
+    }
+    assert!(there(&ended)(), "it could checkpoint");
+}
+
+#[test]
 fn the_command_does_not_outlive_its_supervisor() {
     let fake = Fake::start();
     let dir = tempfile::tempdir().unwrap();
