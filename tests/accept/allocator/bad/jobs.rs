@@ -160,7 +160,7 @@ const MISSING: &[Change] = &[
     (
         "command = ['true']\nsms",
         "sms",
-        "bad.toml:18:1: the key `command` is missing",
+        "bad.toml:18:9: stage train: command names no program",
     ),
     (
         "command = ['true']\nsms",

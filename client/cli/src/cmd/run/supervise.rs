@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evenkeel_client::{
     BATCH_VARIABLE, Client, Directive, DirectiveKind, GuardEvent, GuardState, Lease, LeaseGuard,
-    ResizeMode, Vector,
+    LeasePhase, ResizeMode, Vector,
 };
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
@@ -19,6 +19,9 @@ use crate::out;
 
 /// How long giving the lease back may take, once the command has ended.
 const RELEASE_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether what was given back is free.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A command and the lease that it runs under.
 pub(super) struct Supervisor {
@@ -50,6 +53,9 @@ impl Supervisor {
         let ended = self.supervise().await;
         let lost = !self.guard.may_work();
         let released = self.guard.release_within_async(RELEASE_WITHIN).await;
+        if self.escalates {
+            until_over(&self.client, self.lease.id).await;
+        }
         let (code, how) = ended?;
         if let (false, Err(error)) = (lost, &released) {
             release_trouble(error).into_iter().for_each(out::note);
@@ -245,6 +251,18 @@ impl Supervisor {
                 self.say(format_args!("the daemon asks for GPU memory back{because}"));
                 None
             }
+        }
+    }
+}
+
+/// Waits until what was given back is free: whoever started this goes on with it.
+async fn until_over(client: &Client, lease: u64) {
+    let began = Instant::now();
+    while began.elapsed() < RELEASE_WITHIN {
+        match client.lease(lease).await {
+            Ok(lease) if lease.phase != LeasePhase::Ended => tokio::time::sleep(LOOK).await,
+            // Over, or nobody knows.
+            _ => return,
         }
     }
 }
