@@ -225,13 +225,17 @@ fn a_command_ends_at_its_timeout_whether_it_listens_or_not() {
     let fake = Fake::start();
     let dir = tempfile::tempdir().unwrap();
     let ended = flag(&dir, "ended");
-    let options = ["--timeout", "200ms", "--grace", "200ms"];
     let deaf = "trap '' TERM; while :; do sleep 0.05; done";
     let polite = format!(
         "trap 'touch {}; exit 3' TERM; while :; do sleep 0.05; done",
         ended.display()
     );
-    for (command, expect) in [(deaf, 124), (polite.as_str(), 124), ("exit 5", 5)] {
+    for (command, timeout, grace, expect) in [
+        (deaf, "200ms", "200ms", 124),
+        (polite.as_str(), "3s", "30s", 124),
+        ("exit 5", "30s", "30s", 5),
+    ] {
+        let options = ["--timeout", timeout, "--grace", grace];
         let output = output(script(&fake, &options, command));
         assert_eq!(output.status.code(), Some(expect), "{}", stderr(&output));
     }
