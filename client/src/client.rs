@@ -36,6 +36,8 @@ pub(crate) enum Repeat {
     Always,
     /// Only if it never left.
     IfUnsent,
+    /// Likewise, and who makes the call decides whether to come back.
+    Once,
 }
 
 /// An answer, and when the try that got it was sent.
@@ -151,8 +153,7 @@ impl Client {
                 Ok(body) => return Ok(Answer { body, sent_at }),
                 Err(Verdict::Final(error)) => return Err(error),
                 Err(Verdict::Later(delay, error)) => {
-                    // What may be held back for `wait` needs that long: a last try that is cut short says nothing.
-                    if began.elapsed() + delay >= budget.saturating_sub(wait) {
+                    if repeat == Repeat::Once || began.elapsed() + delay >= budget {
                         return Err(error);
                     }
                     tokio::time::sleep(delay.max(backoff.pause())).await;

@@ -99,24 +99,21 @@ impl Client {
         Ok(answer.body.point_count)
     }
 
-    /// Has a running worker that offered itself for trials of a stage run one, and waits for its end; waits, too, while
-    /// all that offer themselves are at work on others' trials, for as long as the client waits for a call. Stores nothing.
+    /// Has a running worker that offered itself for trials of a stage run one, and waits for its end. Stores nothing.
     ///
     /// # Errors
     /// [`crate::Error::NotFound`]: no worker offers itself; [`crate::Error::Rejected`] with the reason `BEYOND_LEASE`:
-    /// none has so large a lease, or `WORKER_GONE`: it went away in the middle.
+    /// none has so large a lease; `WORKER_GONE`: it went away in the middle; `BUSY`: all are at work on others' trials, and it
+    /// is worth coming back.
     pub async fn run_trial(&self, request: TrialRequest) -> Result<TrialAnswer> {
         let trial = request.trial;
         let wait = trial.warmup + trial.measure + request.patience;
         let body = pb::RunTrialRequest::from(request);
         // Sent twice it would be run twice, for nobody.
         let answer = self
-            .attempt(
-                Repeat::IfUnsent,
-                wait,
-                body,
-                |channel, request| async move { Profiles::new(channel).run_trial(request).await },
-            )
+            .attempt(Repeat::Once, wait, body, |channel, request| async move {
+                Profiles::new(channel).run_trial(request).await
+            })
             .await?;
         Ok(answer.body.into())
     }

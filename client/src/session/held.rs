@@ -141,19 +141,7 @@ impl Held {
 
     /// The next event, waiting for at most `timeout`.
     pub(crate) fn wait_event(&self, timeout: Duration) -> Option<GuardEvent> {
-        let until = Instant::now() + timeout;
-        let mut shared = self.lock();
-        loop {
-            if let Some(event) = shared.inbox.pop_front() {
-                return Some(event);
-            }
-            let left = until.checked_duration_since(Instant::now())?;
-            shared = self
-                .arrived
-                .wait_timeout(shared, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
+        self.wait_for(timeout, |shared| shared.inbox.pop_front())
     }
 
     /// The next event.
@@ -177,11 +165,16 @@ impl Held {
 
     /// The next trial, waiting for at most `timeout`.
     pub(crate) fn wait_trial(&self, timeout: Duration) -> Option<Trial> {
+        self.wait_for(timeout, |shared| shared.trials.take())
+    }
+
+    /// What is there to be taken, waiting for at most `timeout`.
+    fn wait_for<T>(&self, timeout: Duration, take: impl Fn(&mut Shared) -> Option<T>) -> Option<T> {
         let until = Instant::now() + timeout;
         let mut shared = self.lock();
         loop {
-            if let Some(trial) = shared.trials.take() {
-                return Some(trial);
+            if let Some(taken) = take(&mut shared) {
+                return Some(taken);
             }
             let left = until.checked_duration_since(Instant::now())?;
             shared = self

@@ -8,6 +8,15 @@ use crate::cpuset::CpuSet;
 use crate::id::{GpuId, JobId, StageId, WorkerId};
 use crate::unit::{Bytes, Sms};
 
+/// The smallest percentage of a GPU's SMs that gives `cap`: MPS rounds a percentage's SMs down.
+pub fn percent(cap: Sms, total: Sms) -> u32 {
+    if cap == Sms(0) || total == Sms(0) {
+        return 0;
+    }
+    let percent = (u64::from(cap.0) * 100).div_ceil(total.0.into());
+    u32::try_from(percent.clamp(1, 100)).unwrap_or(100)
+}
+
 /// A share of one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuShare {

@@ -65,7 +65,7 @@ impl Context {
             recent: Recent::default(),
             astray: ArcSwapOption::empty(),
             certificates: ArcSwap::default(),
-            trials: Trials::default(),
+            trials: Trials::starting(clock::now()),
             started: Instant::now(),
             stop,
             tasks: TaskTracker::new(),

@@ -7,6 +7,7 @@ use std::collections::btree_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use evenkeel_core::id::{Fence, LeaseId, Name};
+use evenkeel_core::unit::Time;
 use evenkeel_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
@@ -66,6 +67,18 @@ pub(super) enum Idle {
 }
 
 impl Trials {
+    /// Numbers begin after those of all lives before, since the machine started: a worker may still be at work on a trial
+    /// of one, and its result is none of this life's.
+    pub(super) fn starting(now: Time) -> Self {
+        /// More than this many in each millisecond of a life nobody makes.
+        const BITS: u32 = 20;
+        let book = Book {
+            last: now.0 << BITS,
+            ..Book::default()
+        };
+        Self(Mutex::new(book))
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         // Each change is whole by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -272,6 +285,24 @@ mod tests {
         trials.withdraw(FIRST.0, &stranger);
         trials.close(&stranger);
         assert_eq!(trials.offered(&stage), [FIRST.0]);
+    }
+
+    #[test]
+    fn what_an_earlier_life_asked_for_is_no_result_of_this_one() {
+        let (door, mut inbox) = mpsc::channel(8);
+        let (stage, asked) = (stage("j/gen"), pb::Trial::default());
+        let mut number = |started| {
+            let life = Trials::starting(Time(started));
+            life.offer(FIRST, stage.clone(), &door).unwrap();
+            let _answer = life.begin(&stage, &[FIRST.0], &asked).unwrap();
+            let told = inbox.try_recv().unwrap();
+            (life, told.trial_id)
+        };
+        let (_, before) = number(5_000);
+        let (life, after) = number(5_001);
+        assert!(before < after);
+        let stale = life.done(FIRST.0, &door, result(before));
+        assert_eq!(stale, Err(Refusal::Unknown));
     }
 
     #[test]

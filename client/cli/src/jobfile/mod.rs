@@ -155,6 +155,13 @@ pub(crate) struct BenchFile {
     pub(crate) timeout: Duration,
 }
 
+impl BenchFile {
+    /// How long a trial may take, its warm-up included.
+    pub(crate) fn limit(&self) -> Duration {
+        self.timeout.saturating_add(self.warmup)
+    }
+}
+
 const fn even() -> f64 {
     1.0
 }

@@ -13,7 +13,7 @@ use evenkeel_core::curve;
 use evenkeel_core::job;
 
 pub(crate) use node::{CORES_MAX, GPUS_MAX, SMS_MAX, Sizes};
-pub(crate) use profile::{conditions, one_of_each, point, profile};
+pub(crate) use profile::{RATE_MAX, caps, conditions, one_of_each, point, profile};
 pub(crate) use spec::Bad;
 
 use crate::fail::Failure;

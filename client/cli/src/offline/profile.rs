@@ -18,7 +18,7 @@ use crate::fail::Failure;
 /// Whose the plan is: nobody's.
 const NOBODY: &str = "offline";
 /// Work units per second that a measurement may claim; the daemon's limit. Beyond 2^53 a count is no longer exact.
-const RATE_MAX: f64 = 9_007_199_254_740_992.0;
+pub(crate) const RATE_MAX: f64 = 9_007_199_254_740_992.0;
 /// Most that a measurement may count; the daemon's limit.
 const WEIGHT_MAX: f64 = 1e9;
 
@@ -162,16 +162,21 @@ fn above_zero(path: &str, x: f64, most: f64) -> Result<f64, BadField> {
     }
 }
 
+/// How far stages could go, in the core's words.
+pub(crate) const fn caps(c: client::CoRunCaps) -> Caps {
+    match c {
+        client::CoRunCaps::Reserve => Caps::Reserve,
+        client::CoRunCaps::HalfMore => Caps::HalfMore,
+        client::CoRunCaps::None => Caps::None,
+    }
+}
+
 fn co_run(c: &client::CoRun) -> Result<CoRun, BadField> {
     let alone = above_zero("alone_units_per_s", c.alone_units_per_s, RATE_MAX)?;
     Ok(CoRun {
         other: name("stage", &c.stage)?,
         other_sms: Sms(at_most("sms", c.sms, SMS_MAX)?),
-        caps: match c.caps {
-            client::CoRunCaps::Reserve => Caps::Reserve,
-            client::CoRunCaps::HalfMore => Caps::HalfMore,
-            client::CoRunCaps::None => Caps::None,
-        },
+        caps: caps(c.caps),
         alone: rate("alone_units_per_s", alone)?,
         overlap: above_zero("overlap", c.overlap, 1.0)?,
     })

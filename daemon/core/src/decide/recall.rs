@@ -48,11 +48,8 @@ impl Left {
             for (id, (sms, _)) in counted_for(d, job).gpus {
                 *to_jobs.entry(id).or_default() += sms;
             }
-            for (plan, id) in job
-                .plan
-                .iter()
-                .flat_map(|p| p.gpus.iter().map(move |id| (p, id)))
-            {
+            let Some(plan) = &job.plan else { continue };
+            for id in &plan.gpus {
                 *promised.entry(*id).or_default() += promises(plan);
             }
         }

@@ -4,12 +4,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use evenkeel_core::grant::{Ask, GpuShare};
+use evenkeel_core::grant::{Ask, GpuShare, percent};
 use evenkeel_core::id::GpuId;
 use evenkeel_core::lease::Lease;
 use evenkeel_core::unit::Sms;
 
-use super::vector::{Around, percent};
+use super::vector::Around;
 
 /// What a worker is told of the daemon.
 #[derive(Clone, Copy, Debug)]

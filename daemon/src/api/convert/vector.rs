@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use evenkeel_core::cpuset::CpuSet;
-use evenkeel_core::grant::{GpuShare, Vector};
+use evenkeel_core::grant::{GpuShare, Vector, percent};
 use evenkeel_core::id::GpuId;
 use evenkeel_core::node::Node;
 use evenkeel_core::unit::{Bytes, Sms};
@@ -59,15 +59,6 @@ fn share(id: GpuId, s: &GpuShare, around: &Around<'_>) -> pb::GpuShare {
         gpu_uuid: gpu.map(|g| g.uuid.to_string()).unwrap_or_default(),
         emulated_socket: around.socket_text(id),
     }
-}
-
-/// The smallest percentage of a GPU's SMs that gives `cap`: MPS rounds a percentage's SMs down.
-pub(super) fn percent(cap: Sms, total: Sms) -> u32 {
-    if cap == Sms(0) || total == Sms(0) {
-        return 0;
-    }
-    let percent = (u64::from(cap.0) * 100).div_ceil(total.0.into());
-    u32::try_from(percent.clamp(1, 100)).unwrap_or(100)
 }
 
 /// What a worker says that it has. Only cores, GPU numbers and amounts are read; the rest follows from them.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use evenkeel_client::{CoRunCaps, ProfilePoint};
-use evenkeel_core::curve::corun::Caps;
+use evenkeel_core::grant::percent;
 use evenkeel_core::unit::Sms;
 
 use super::corun::{Ground, Ran, Side, told};
@@ -16,18 +16,14 @@ use super::measure::Run;
 use super::pair::{self, Both};
 use super::trial::{self, Ended, Outcome};
 use crate::fail::{Doing as _, Failure};
+use crate::offline;
 
 /// The caps that are tried.
 pub(super) const CAPS: [CoRunCaps; 2] = [CoRunCaps::HalfMore, CoRunCaps::None];
 
 /// How far a share reaches with such caps, in SMs that the GPU can enforce.
 pub(super) fn reach(ground: &Ground<'_>, caps: CoRunCaps, point: Point) -> Option<Point> {
-    let caps = match caps {
-        CoRunCaps::Reserve => Caps::Reserve,
-        CoRunCaps::HalfMore => Caps::HalfMore,
-        CoRunCaps::None => Caps::None,
-    };
-    let reached = caps.reach(Sms(point.sms), Sms(ground.gpu?.sms));
+    let reached = offline::caps(caps).reach(Sms(point.sms), Sms(ground.gpu?.sms));
     let sms = ground.enforceable(reached.0)?.max(point.sms);
     Some(Point { sms, ..point })
 }
@@ -60,7 +56,7 @@ pub(super) async fn together(
     let orders = serde_json::to_string(&orders).map_err(|error| {
         Failure::new(format!("cannot write down what a pair is to do: {error}"))
     })?;
-    let limit = a.limit().max(b.limit());
+    let limit = a.work.bench.limit().max(b.work.bench.limit());
     let mut command = trial::leased(run.globals, whole, memory, limit)?;
     let this = std::env::current_exe().doing("find this program")?;
     command
@@ -73,9 +69,8 @@ pub(super) async fn together(
     run.count(started);
     let both = match ended {
         Ended::Well(said) => {
-            let last = said.iter().rev();
-            last.filter_map(|line| serde_json::from_str::<Both>(line).ok())
-                .next()
+            let mut last = said.iter().rev();
+            last.find_map(|line| serde_json::from_str::<Both>(line).ok())
         }
         Ended::Badly(why) | Ended::NotRun(why) | Ended::Broken(why) => {
             run.say(format_args!("{pair}: not measured: {why}"));
@@ -100,12 +95,10 @@ fn orders(job: &str, ground: &Ground<'_>, side: &Side<'_, '_>, reach: Point) -> 
     let told = trial::variables(job, work.stage, work.bench, reach);
     let mut environment: BTreeMap<String, String> =
         told.map(|(name, value)| (name.to_owned(), value)).into();
-    let all = ground.gpu.map_or(1, |gpu| gpu.sms.max(1));
-    // The smallest percentage that gives so many SMs: MPS rounds down.
-    let percent = (u64::from(reach.sms) * 100).div_ceil(all.into());
+    let all = Sms(ground.gpu.map_or(0, |gpu| gpu.sms));
     environment.insert(
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(),
-        percent.clamp(1, 100).to_string(),
+        percent(Sms(reach.sms), all).to_string(),
     );
     environment.insert(
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".to_owned(),

@@ -46,12 +46,6 @@ impl Side<'_, '_> {
         describe(&self.work.key.stage, self.point)
     }
 
-    /// How long its trial may take.
-    pub(super) fn limit(&self) -> Duration {
-        let bench = self.work.bench;
-        bench.timeout.saturating_add(bench.warmup)
-    }
-
     /// GPU memory of its trial, in bytes.
     pub(super) fn memory(&self) -> u64 {
         self.work.stage.trial_memory(self.work.bench)

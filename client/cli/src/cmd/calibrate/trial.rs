@@ -16,14 +16,13 @@ use crate::args::Globals;
 use crate::cmd::run::{NOT_RUN, TIMED_OUT};
 use crate::fail::{Doing as _, Failure};
 use crate::jobfile::{BenchFile, StageFile};
+use crate::offline::RATE_MAX;
 use crate::units::show_bytes;
 
 /// How long an ended benchmark may take to stop.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a trial waits for its lease: the share of the one before may still be draining.
 pub(super) const WAIT: Duration = Duration::from_secs(60);
-/// Work units per second that a measurement may claim, as the daemon says.
-const RATE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// What a trial gave.
 #[derive(Debug, PartialEq)]
@@ -71,10 +70,7 @@ pub(super) async fn run(
     bench: &BenchFile,
     point: Point,
 ) -> Result<Outcome, Failure> {
-    let (limit, memory) = (
-        bench.timeout.saturating_add(bench.warmup),
-        stage.trial_memory(bench),
-    );
+    let (limit, memory) = (bench.limit(), stage.trial_memory(bench));
     let mut command = leased(globals, point, memory, limit)?;
     command
         .args(&bench.command)

@@ -68,6 +68,7 @@ pub(super) async fn run(run: &Run<'_>, work: &Work<'_>, point: Point) -> Result<
                 "BEYOND_LEASE" => beyond(point, *r),
                 "BUSY" if began.elapsed() < WAIT => {
                     run.say_once(&format!("waits: {}", r.message));
+                    tokio::time::sleep(LOOK).await;
                     continue;
                 }
                 "BUSY" => Outcome::Skipped(r.message),

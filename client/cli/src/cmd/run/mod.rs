@@ -219,7 +219,7 @@ pub(crate) async fn run(globals: &Globals, args: RunArgs) -> Result<ExitCode, Fa
         command: args.command,
         grace: args.grace,
         timeout: args.timeout,
-        escalates: args.with_parent,
+        with_parent: args.with_parent,
         quiet: args.quiet,
     };
     supervisor.run().await

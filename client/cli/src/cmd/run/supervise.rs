@@ -33,8 +33,9 @@ pub(super) struct Supervisor {
     pub(super) grace: Duration,
     /// How long the command may run.
     pub(super) timeout: Option<Duration>,
-    /// Whether a signal that ends the command is followed by SIGKILL after the grace.
-    pub(super) escalates: bool,
+    /// Whoever started this waits for its end: a signal that ends the command is followed by SIGKILL after the grace, and
+    /// this ends when the share is free again.
+    pub(super) with_parent: bool,
     pub(super) quiet: bool,
 }
 
@@ -53,7 +54,7 @@ impl Supervisor {
         let ended = self.supervise().await;
         let lost = !self.guard.may_work();
         let released = self.guard.release_within_async(RELEASE_WITHIN).await;
-        if self.escalates {
+        if self.with_parent {
             until_over(&self.client, self.lease.id).await;
         }
         let (code, how) = ended?;
@@ -97,7 +98,7 @@ impl Supervisor {
                         if matches!(at_end, AtEnd::Restart(_)) {
                             at_end = AtEnd::PassOn;
                         }
-                        if self.escalates {
+                        if self.with_parent {
                             kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
                         }
                     }
